@@ -344,7 +344,8 @@ def _copied(
                 tell("copying", done + packer.sum.rows, total)
 
         text = f"COPY {_named(there, table)} ({table.names}) FROM STDIN (FORMAT binary)"
-        there.load(text, told(packer.chunks(here.rows(table.select))))
+        with here.rows(table.select) as rows:
+            there.load(text, told(packer.chunks(rows)))
         done += packer.sum.rows
     return packers
 

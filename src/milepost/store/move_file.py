@@ -1,7 +1,7 @@
 """The SQLite file of a store that is moved: read under its lock, then refused to everybody."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -97,27 +97,23 @@ class MovingFile:
 
     def count(self, table: str) -> int:
         """Count the rows of a table."""
-        [(rows,)] = self._rows(f'SELECT count(*) FROM "{table}"')
-        return int(rows)
+        with self.rows(f'SELECT count(*) FROM "{table}"') as found:
+            return int(next(found)[0])
 
     def given(self, table: str) -> int | None:
         """Tell the largest number that a table ever gave to a row, where it remembers that."""
-        found = [
-            row[0] for row in self._rows(f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'")
-        ]
-        return found[0] if found else None
+        with self.rows(f"SELECT seq FROM sqlite_sequence WHERE name = '{table}'") as found:
+            return next((int(number) for (number,) in found), None)
 
-    def rows(self, select: str) -> Iterator[Any]:
+    @contextmanager
+    def rows(self, select: str) -> Iterator[Iterator[Any]]:
         """Read rows one by one; a text comes as the bytes that it is stored as."""
         self._connection.text_factory = bytes
         try:
-            yield from self._rows(select)
+            with translated(), closing(self._connection.execute(select)) as cursor:
+                yield cursor
         finally:
             self._connection.text_factory = str
-
-    def _rows(self, select: str) -> Iterator[Any]:
-        with translated():
-            yield from self._connection.execute(select)
 
     def count_jobs(self) -> None:
         """Count new jobs, as maintenance does: only this side knows which are not counted yet."""

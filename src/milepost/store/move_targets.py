@@ -58,10 +58,8 @@ def _copied(
     stage = ", ".join(f"{column.name} {column.kind}" for column in staged)
     there.script(f"CREATE TEMP TABLE {STAGE.removeprefix('pg_temp.')} ({stage})")
     packer = Packer(table, staged)
-    there.load(
-        f"COPY {STAGE} FROM STDIN (FORMAT binary)",
-        packer.chunks(here.rows(f'SELECT {names} FROM "{table}"')),
-    )
+    with here.rows(f'SELECT {names} FROM "{table}"') as rows:
+        there.load(f"COPY {STAGE} FROM STDIN (FORMAT binary)", packer.chunks(rows))
     values = (_read(f"c{n}", kind, there_) for n, (_, kind, there_, _) in enumerate(columns))
     there.script(f'INSERT INTO "{table}" ({names}) SELECT {", ".join(values)} FROM {STAGE}')
     there.script(f"DROP TABLE {STAGE}")
