@@ -25,6 +25,7 @@ import uuid_utils
 from milepost.address import StoreUrl
 from milepost.config import Timeouts
 from milepost.errors import IllegalMove, Invalid, MilepostError, Unavailable
+from milepost.store import failpoint
 from milepost.store.allow import check_allowed
 from milepost.store.binary import Column, Packer, numbered, summed
 from milepost.store.catalog import Statement, own_tables
@@ -344,6 +345,7 @@ def _copied(
                 tell("copying", done + packer.sum.rows, total)
 
         text = f"COPY {_named(there, table)} ({table.names}) FROM STDIN (FORMAT binary)"
+        failpoint.reach(f"before:copy_{table.name}")
         with here.rows(table.select) as rows:
             there.load(text, told(packer.chunks(rows)))
         done += packer.sum.rows

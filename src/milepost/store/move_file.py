@@ -147,6 +147,7 @@ class MovingFile:
 
     def finish(self, move_id: str) -> None:
         """Note that the move has arrived."""
+        failpoint.reach("before:move_end")
         self._ask("move_finish", id=move_id)
         if self._connection.in_transaction:
             self._write("COMMIT")

@@ -77,6 +77,7 @@ class Worker:
         self._draining = self._impatient = False
         self._drained = asyncio.Event()
         self._drained_at = 0.0
+        self._refusal: SchemaMismatch | None = None
         self._pause = settings.poll_min
         self._watch = open_watch(setup.client.url, settings.limits)
         self._slots = SlotTable(settings.concurrency, setup.metrics, setup.tally)
@@ -123,6 +124,8 @@ class Worker:
         with _short_switches():
             if await self._opened():
                 await self._run()
+        if self._refusal is not None:
+            raise self._refusal
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -320,6 +323,10 @@ class Worker:
         await self.open()
 
     def _log_error(self, event: str, error: Exception, **fields: str) -> None:
+        if isinstance(error, SchemaMismatch):
+            self._refusal = error  # waiting changes nothing: the store was moved away
+            if not self._draining:
+                self.drain()
         chosen = self._row.away if isinstance(error, Unavailable) else log
         chosen.warning(event, error=repr(error), **fields)
 
