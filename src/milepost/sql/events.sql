@@ -50,8 +50,9 @@ SELECT CAST(coalesce(max(place), 0) AS TEXT) FROM feed
 
 -- name: events_lost
 -- postgres
--- Entries leave with their subject, or when they are older than anybody may be away.
-SELECT :base::text IS NULL OR :key::text IS NULL
+-- Entries leave with their subject, or when they are older than anybody may be away. A place that is a number
+-- was told when the store was a file (milepost move).
+SELECT :base::text NOT LIKE '%:%' OR :key::text IS NULL
 -- sqlite
 SELECT s.place < since OR s.place > coalesce((SELECT max(place) FROM feed), 0)
     OR s.place + 1 < coalesce((SELECT min(place) FROM feed), 0)

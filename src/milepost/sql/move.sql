@@ -129,6 +129,13 @@ END $$
 -- sqlite
 -- Nothing is written here but by the store's own operations.
 
+-- name: move_complete
+-- postgres
+-- New jobs of a step are counted in a row of their own here, so that who publishes does not wait for who settles.
+INSERT INTO step_count (run_id, step, slot) SELECT run_id, number, -1 FROM step ON CONFLICT DO NOTHING
+-- sqlite
+-- One writer waits for nobody.
+
 -- name: move_target
 -- The columns of a pipeline's table, as it was made.
 -- postgres

@@ -246,10 +246,11 @@ def _carried(
     for name in SEEDED:
         there.script(f'DELETE FROM "{there.schema}"."{name}"')
     packers = _copied(here, there, tables, tell)
+    _compare(there, tables, packers, tell)
+    there.ask(Call("move_complete"))
     there.ask(Call("move_arm"))
     _set_sequences(here, there, tables)
     there.script(f"ANALYZE {', '.join(_named(there, table) for table in tables)}")
-    _compare(there, tables, packers, tell)
     there.ask(Call("move_path"))
     targets = copy_targets(here, there, type_of)
     return {table.name: packers[table.name].sum.rows for table in tables} | targets
@@ -357,8 +358,8 @@ def _set_sequences(here: MovingFile, there: HeldTransaction, tables: list[Carrie
     for table in tables:
         for column, sequence in table.sequences.items():
             text = (
-                f"SELECT setval('{sequence}',"
-                f" greatest(:given::bigint, (SELECT max({column}) FROM {table.name})))"
+                f"SELECT setval('{sequence}', nullif("
+                f"greatest(:given::bigint, (SELECT max({column}) FROM {table.name})), 0))"
             )
             asked = {"given": here.given(table.name)}
             there.ask(Call(Statement("move:setval", text, ""), asked))
