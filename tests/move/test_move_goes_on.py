@@ -405,3 +405,70 @@ def test_whoever_follows_moves_is_told_that_some_may_be_missing(carried):
     job = work.submit(2)
     found, _, lost = there.client.run(events.follow, cursor, most=10)
     assert ([event.id for event in found], lost) == ([job.id], False)
+
+
+def test_a_history_that_was_summed_up_goes_on_and_leaves_with_its_job(carried, server):
+    """What retention keeps and removes is the same on both sides, and so is what it leaves."""
+    kept = {"keep_succeeded": "1h", "keep_failed": "1d", "keep_history": "60h"}
+
+    def declare(app: mp.App) -> Any:
+        @app.job(name="poll", poll_limit=100)
+        def poll(ctx: mp.Context) -> str:
+            if ctx.signals():
+                return "done"
+            raise mp.Later(HOUR)
+
+        return poll
+
+    def begin(app: mp.App, poll: Any) -> str:
+        job = poll.submit()
+        for _ in range(70):
+            app.drain()
+            app.client.run(workers.advance_clock, HOUR + 1)
+        for _ in range(3):
+            app.maintain_once()
+            app.client.run(workers.advance_clock, 61.0)
+        assert job.history[0].move == "snapshot"
+        return str(job.id)
+
+    there, _, job_id = carried(declare, begin, **kept)
+    before = there.jobs.get(job_id)
+    assert (before.record.polls, before.history[0].move) == (70, "snapshot")
+    there.jobs.get(job_id).signal("enough")
+    there.drain()
+    assert there.jobs.get(job_id).result == "done"
+    assert healthy(server) == []
+    there.client.run(workers.advance_clock, 70 * HOUR)
+    for _ in range(3):
+        there.maintain_once()
+    with pytest.raises(mp.NotFound):
+        there.jobs.get(job_id)
+    with server.raw() as raw:
+        assert raw.value("SELECT count(*) FROM journal") == 0
+
+
+def test_a_run_that_failed_is_resumed_there(carried):
+    fails = {"now": True}
+
+    def declare(app: mp.App) -> Any:
+        parts = app.batch("parts", params=int)
+
+        @parts.step(retries=0)
+        def part(number: int) -> int:
+            if number == 2 and fails["now"]:
+                raise mp.Fail("no ink")
+            return number
+
+        return parts
+
+    def begin(app: mp.App, parts: Any) -> str:
+        run = parts.start(2)
+        app.drain()
+        assert run.refresh().state == "FAILED"
+        return str(run.id)
+
+    there, _, run_id = carried(declare, begin)
+    fails["now"] = False
+    resumed = there.runs.get(run_id).resume()
+    there.drain()
+    assert resumed.refresh().state == "SUCCEEDED"
