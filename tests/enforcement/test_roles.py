@@ -419,8 +419,11 @@ def test_the_dashboard_is_served_under_the_roles_submit_and_admin(staff: Company
     assert clean(staff)
 
 
-OWNERS = {"clock_advance", "migration_add"}
-"""Statements of those who migrate or test."""
+OWNERS = {
+    *("clock_advance", "migration_add"),
+    *("move_finish", "move_forget", "move_note", "move_week"),
+}
+"""Statements of those who migrate, move a store or test."""
 THEIRS = {"guard_create", "guard_exists", "guard_fence", "guard_lock"}
 """Statements on a database of the user's own."""
 CLIENTS = {

@@ -60,9 +60,11 @@ SELECT DISTINCT c.relname, r.relname
 -- The rows come from here, whatever their order.
 
 -- name: move_calm
--- For this transaction: nobody should use a store that is about to be filled, and nobody is waited for long.
+-- For this transaction: nobody should use a store that is about to be filled, so nobody is waited for long; and
+-- it may take as long as it takes, whatever a server or role say.
 -- postgres
-SELECT set_config('lock_timeout', '10s', true)
+SELECT set_config(name, CASE name WHEN 'lock_timeout' THEN '10s' ELSE '0' END, true) FROM pg_settings
+ WHERE name IN ('lock_timeout', 'statement_timeout', 'transaction_timeout')
 -- sqlite
 -- The wait for a file is limited by its connection.
 
