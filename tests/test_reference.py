@@ -7,6 +7,7 @@ import pytest
 
 from milepost.lifecycle import MACHINES
 from milepost.specs import VIEWS
+from milepost.store.reasons import REASONS
 from tools import reference, triggers, views
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +34,13 @@ def region(path, name):
 
 def test_the_committed_page_is_a_fresh_rendering():
     assert (ROOT / reference.PAGE).read_text() == reference.machines_page(), "run `make docs`"
+
+
+def test_the_committed_page_on_reasons_is_a_fresh_rendering_and_has_them_all():
+    page = reference.reasons_page()
+    assert (ROOT / reference.REASONS_PAGE).read_text() == page, "run `make docs`"
+    for reasons in REASONS.values():
+        assert [one for one in reasons if f"| `{one}` | {one.meaning} |" not in page] == []
 
 
 def test_the_page_has_every_machine_and_every_specs_words():

@@ -3,7 +3,7 @@
 import inspect
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -12,6 +12,16 @@ from milepost.cli import EXITS, cli
 from milepost.lifecycle import MACHINES
 from milepost.machine import Machine
 from milepost.specs import VIEWS
+from milepost.store.reasons import (
+    ChannelReason,
+    JobReason,
+    LimitReason,
+    PipelineReason,
+    QueueReason,
+    Reason,
+    RunReason,
+    ScheduleReason,
+)
 from milepost.web.api import describe
 from tools import triggers, views
 from tools.api_reference import api_page
@@ -21,6 +31,7 @@ MIGRATIONS = Path("src/milepost/sql/migrations")
 PAGE = Path("docs/reference/machines.md")
 COMMANDS_PAGE = Path("docs/reference/cli.md")
 API_PAGE = Path("docs/reference/api.md")
+REASONS_PAGE = Path("docs/reference/reasons.md")
 OPENAPI = Path("docs/reference/openapi.json")
 
 REGION = re.compile(r"-- begin rendered: (\w+)\n.*?-- end rendered: \1\n", flags=re.DOTALL)
@@ -43,6 +54,27 @@ of state, and `milepost machine` prints it at a prompt.
 Each machine also has the words that five specifications use for its states. A specification's
 diagram shows what its reader can see: an edge is there when the engine can make it.
 """
+
+REASONS_INTRODUCTION = """\
+# The reasons of explain
+
+This page is written by `make docs` from `milepost.store.reasons`; change that, not this.
+
+`milepost explain`, `job.explain()`, `GET /v1/explain/{subject}/{name}` and the pages of the
+dashboard say why something stands where it does: `reasons` are words for programs, the nearest
+first, `details` the same in sentences, `ruled_out` what one might suspect and is not the cause,
+and `next` what happens next.
+"""
+
+REASON_LISTS: Mapping[str, type[Reason]] = {
+    "Jobs": JobReason,
+    "Limits, of jobs and queues": LimitReason,
+    "Runs": RunReason,
+    "Queues": QueueReason,
+    "Schedules": ScheduleReason,
+    "Channels": ChannelReason,
+    "Pipelines": PipelineReason,
+}
 
 COMMANDS_INTRODUCTION = """\
 # The command line
@@ -161,6 +193,23 @@ def openapi() -> str:
     return json.dumps(describe().openapi(), indent=2, ensure_ascii=False) + "\n"
 
 
+def reasons_page() -> str:
+    """Render the page on the reasons of `explain`."""
+    lines = [REASONS_INTRODUCTION]
+    for title, reasons in REASON_LISTS.items():
+        lines += [
+            f"## {title}",
+            "",
+            f"{inspect.getdoc(reasons)}",
+            "",
+            "| reason | means |",
+            "|---|---|",
+        ]
+        lines += [f"| `{reason}` | {reason.meaning} |" for reason in reasons]
+        lines.append("")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Rewrite every generated file in place."""
     for folder in sorted(MIGRATIONS.iterdir()):
@@ -170,6 +219,7 @@ def main() -> None:
     PAGE.write_text(machines_page())
     COMMANDS_PAGE.write_text(commands_page())
     API_PAGE.write_text(api_page())
+    REASONS_PAGE.write_text(reasons_page())
     OPENAPI.write_text(openapi())
 
 

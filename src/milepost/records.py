@@ -267,6 +267,23 @@ class Job(msgspec.Struct, frozen=True):
         return self.errors > self.retries or self.losses > self.losses_allowed
 
 
+class Situation(msgspec.Struct, frozen=True):
+    """What decides on a job besides its row, the workers, and whoever holds its limits."""
+
+    now: Annotated[datetime, Sql("{now}")]
+    """When it was read, by the store's clock."""
+    paused: Annotated[bool | None, Sql("(SELECT paused FROM queue WHERE queue.name = job.queue)")]
+    run_state: Annotated[str | None, Sql("(SELECT state FROM run WHERE run.id = job.run_id)")]
+    start_by: Annotated[datetime | None, Sql("CASE WHEN job.fence = 0 THEN job.start_by END")]
+    """When a job that was never claimed fails (`start_within`)."""
+    queue_limited: Annotated[
+        bool,
+        Sql("EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = job.queue)"),
+    ]
+    detail: Annotated[str | None, Sql("CASE WHEN job.phase = 'unfit' THEN job.detail END")]
+    """Why its arguments do not fit, if that is what it waits for."""
+
+
 LINE_BYTES: Final = 16_384
 """Content that is larger is not read for a list: only its size is told."""
 

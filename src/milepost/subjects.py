@@ -21,7 +21,8 @@ from milepost.records import Job, Run
 from milepost.store import journal, workers
 from milepost.store.blockers import explain_any
 from milepost.store.driver import Steps
-from milepost.store.explain import Explanation, can_take
+from milepost.store.explain import Explanation
+from milepost.store.job_facts import can_take
 
 Record = TypeVar("Record", Job, Run)
 H = TypeVar("H")

@@ -61,7 +61,8 @@ def test_a_stuck_job(ask, app):
     assert job_id in ask("jobs", "ls", "--state", "queued")
     told = ask("explain", job_id)
     assert "the only live worker of its queue does not know convert version 1" in told
-    assert "they know convert version 2" in told
+    assert "(it knows convert version 2)" in told
+    assert "not the cause: queue default is not paused" in told
     assert "next: the first worker that is deployed with its kind and version claims it" in told
 
 
@@ -133,7 +134,7 @@ def test_a_lagging_channel(ask, app):
     assert "next: nothing, until a worker of the program that declares it runs" in told
     app.client.run(outbox.declare, [declared])
     app.client.run(workers.register, NewWorker(id="v", lease_us=90_000_000, kinds="[]"))
-    assert "next: the first of them is delivered at 20" in ask("explain", "channel", "news")
+    assert "next: a worker delivers the first of them" in ask("explain", "channel", "news")
 
 
 def test_schedules_and_what_is_not_there(prompt, app):

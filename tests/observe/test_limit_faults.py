@@ -7,7 +7,7 @@ import pytest
 from milepost.maintain.chores import maintain
 from milepost.records import NewJob, Template
 from milepost.store import creation, jobs, limits, rules, workers
-from milepost.store.explain import is_live
+from milepost.store.job_facts import is_live
 from milepost.store.limit_faults import faults
 from milepost.store.limits import Reach, limit_key
 from milepost.store.rules import Limit

@@ -11,8 +11,8 @@ from milepost.relay.broker import Lag, Outgoing
 from milepost.relay.nats import Nats
 from milepost.relay.report import Asked, Reporter
 from milepost.store import brokers
-from milepost.store.blockers import explain_queue
 from milepost.store.explain import explain
+from milepost.store.queue_explain import explain_queue
 from milepost.web.api import create_api
 from tests.support.brokers import NatsServer
 

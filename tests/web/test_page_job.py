@@ -13,7 +13,7 @@ import milepost as mp
 from milepost.client import new_id
 from milepost.history import Entry
 from milepost.records import FailedAttempt
-from milepost.store import job_view, jobs, queues, workers
+from milepost.store import job_view, jobs
 from milepost.web.api import create_api
 from milepost.web.dashboard import frames, timeline
 from tests.web.test_page_overview import SHARED
@@ -56,11 +56,6 @@ def _charged(order: str) -> None:
     raise ConnectionError(f"503 from api.pay.example for {order}")
 
 
-def explained(page: str) -> list[str]:
-    found = re.findall(r'class="(?:said )?explained">(.*?)</p>', page, re.DOTALL)
-    return [html.unescape(one) for one in found]
-
-
 def form_of(page: str, action: str) -> dict[str, str]:
     form = re.search(rf'action="{re.escape(action)}"[^>]*>(.*?)</form>', page, re.DOTALL)
     assert form is not None, action
@@ -84,34 +79,6 @@ def made(history: list[Entry]) -> set[tuple[str, str, str, int]]:
 async def submitted(app: mp.App, kind: str, *args: object, **options: object) -> str:
     [job_id] = await app.client.create_async([app.new_job(kind, args, {}, options)])
     return job_id
-
-
-async def test_the_explanation_is_that_of_explain(app, pages):
-    found = {
-        "retrying": await submitted(app, "charge", "A-1"),
-        "failed": await submitted(app, "broken"),
-        "signal": await submitted(app, "asleep"),
-        "succeeded": await submitted(app, "convert", "done"),
-    }
-    await app.drain_async()
-    await app.client.run_async(workers.advance_clock, 1.0)
-    found |= {
-        "no worker": await submitted(app, "convert", "a"),
-        "due": await submitted(app, "convert", "a", start_in=36_000),
-        "held": await submitted(app, "convert", "a", hold=True),
-        "paused": await submitted(app, "slowly", 3),
-        "cancelled": await submitted(app, "convert", "b"),
-    }
-    await app.client.run_async(queues.pause, "slow", paused=True, actor="ana")
-    await app.client.run_async(jobs.cancel, found["cancelled"], reason="no more", actor="ana")
-    for name, job_id in found.items():
-        page = await pages.get(f"/jobs/{job_id}")
-        assert page.status_code == 200, page.text
-        told = await (await app.jobs.get_async(job_id)).explain_async()
-        if name != "retrying":  # it says how many seconds are left
-            assert explained(page.text) == list(told.details)
-        assert len(explained(page.text)) == len(told.details)
-        assert html.escape(told.next) in page.text
 
 
 async def test_a_failed_job_shows_its_own_frame_its_lines_steps_and_use(app, pages):

@@ -28,12 +28,14 @@ def explain(at: Session, words: tuple[str, ...]) -> None:
 
     told = at.client.run(explain_any, *_subject(at, words))
     if at.as_json:
-        names = ("subject", "id", "kind", "state", "reasons", "details", "next")
+        names = ("subject", "id", "kind", "state", "reasons", "details", "ruled_out", "next")
         show_json({name: getattr(told, name) for name in names})
         return
     click.echo(printable(f"{told.heading}:"))
     for detail in told.details:
         click.echo(f"  {printable(detail)}")
+    if told.ruled_out:
+        click.echo(f"  not the cause: {printable(', '.join(told.ruled_out))}")
     click.echo(f"  next: {printable(told.next)}")
 
 

@@ -161,7 +161,7 @@ def _queue_rows(seen: Glance) -> Iterator[tuple[Any, ...]]:
 
 
 def _is_live(worker: "Worker") -> bool:
-    from milepost.store.explain import is_live
+    from milepost.store.job_facts import is_live
 
     return is_live(worker)
 

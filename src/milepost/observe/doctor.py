@@ -30,7 +30,7 @@ from milepost.store import (
 )
 from milepost.store.brokers import BrokerReport
 from milepost.store.driver import AsyncDriver, Call, Driver, Reader, Rows, Steps
-from milepost.store.explain import is_live, takes
+from milepost.store.job_facts import is_live, takes
 from milepost.store.phrases import moment, none_of, some
 
 BATCH = 5_000

@@ -54,22 +54,10 @@ ON CONFLICT (name) DO UPDATE
 -- name: checked_list
 SELECT name, clean, summary, at FROM checked ORDER BY name
 
--- name: explain_look
+-- name: job_situation
 -- What decides on a job besides its row and the workers: the clock, its queue, its run, by when it must start, and
--- the limits that it is under.
--- postgres
-SELECT {now}, (SELECT paused FROM queue WHERE name = :queue::text),
-       (SELECT state FROM run WHERE id = :run_id::uuid), (SELECT transport FROM queue WHERE name = :queue::text),
-       (SELECT start_by FROM job WHERE id = :id::uuid AND fence = 0),
-       job.limit_key, job.units,
-       EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue::text)
-  FROM (SELECT 1) AS always LEFT JOIN job ON job.id = :id::uuid
--- sqlite
-SELECT {now}, (SELECT paused FROM queue WHERE name = :queue), (SELECT state FROM run WHERE id = :run_id),
-       (SELECT transport FROM queue WHERE name = :queue), (SELECT start_by FROM job WHERE id = :id AND fence = 0),
-       job.limit_key, job.units,
-       EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue)
-  FROM (SELECT 1) AS always LEFT JOIN job ON job.id = :id
+-- whether its queue is limited.
+SELECT {columns:situation} FROM job WHERE id = :id
 
 -- name: job_view_moves
 -- The newest moves of a job, and how often each older one was made, without a time. Details are left

@@ -258,15 +258,15 @@ SELECT * FROM (
 WITH limited AS MATERIALIZED (
   SELECT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = :queue) AS limited
 )
-SELECT {text:found.id}, found.limit_key, found.units, limited.limited
+SELECT {text:found.id}, limited.limited
   FROM limited CROSS JOIN generate_series(0, 9) AS rank (priority)
  CROSS JOIN LATERAL (
-       (SELECT id, limit_key, units FROM job
+       (SELECT id FROM job
          WHERE job.queue = :queue AND job.priority = rank.priority AND job.state = 'QUEUED'
            AND coalesce(job.limit_key, '') <> ''
          ORDER BY queued_seq LIMIT 1)
         UNION ALL
-       (SELECT id, limit_key, units FROM job
+       (SELECT id FROM job
          WHERE limited.limited AND job.queue = :queue AND job.priority = rank.priority AND job.state = 'QUEUED'
            AND job.limit_key IS NULL
          ORDER BY limit_key, queued_seq LIMIT 1)) AS found
@@ -288,7 +288,7 @@ WITH rank (priority) AS (
                     ORDER BY limit_key, queued_seq LIMIT 1)) AS number
     FROM limited CROSS JOIN rank
 )
-SELECT job.id, job.limit_key, job.units, limited.limited
+SELECT job.id, limited.limited
   FROM limited CROSS JOIN first CROSS JOIN job ON job.rowid = first.number
  ORDER BY first.priority DESC LIMIT 1
 

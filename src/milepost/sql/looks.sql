@@ -58,17 +58,15 @@ SELECT s.run_id, s.number, s.name, s.role, s.gated, s.opened, s.fail_fast, s.tol
  ORDER BY s.number
 
 -- name: run_look
--- A run with the store's clock, the run that goes on with it, and the queues that are paused.
+-- A run with the store's clock, and the run that goes on with it.
 -- postgres
 SELECT {columns:run}, {now},
-       (SELECT newer.id::text FROM run AS newer WHERE newer.resumes = run.id ORDER BY newer.id DESC LIMIT 1),
-       (SELECT coalesce(jsonb_agg(name), '[]')::text FROM queue WHERE paused)
+       (SELECT newer.id::text FROM run AS newer WHERE newer.resumes = run.id ORDER BY newer.id DESC LIMIT 1)
   FROM run
  WHERE id = :id
 -- sqlite
 SELECT {columns:run}, {now},
-       (SELECT newer.id FROM run AS newer WHERE newer.resumes = run.id ORDER BY newer.id DESC LIMIT 1),
-       (SELECT json_group_array(name) FROM queue WHERE paused)
+       (SELECT newer.id FROM run AS newer WHERE newer.resumes = run.id ORDER BY newer.id DESC LIMIT 1)
   FROM run
  WHERE id = :id
 
@@ -94,7 +92,7 @@ WITH slowest AS MATERIALIZED (
    LIMIT 1
 )
 SELECT {columns:job | CASE WHEN octet_length(payload) <= 4000 THEN payload END AS payload | NULL AS result},
-       id IN (SELECT id FROM slowest), id IN (SELECT id FROM nearest)
+       {columns:situation}, id IN (SELECT id FROM slowest), id IN (SELECT id FROM nearest)
   FROM job
  WHERE id = ANY (ARRAY(SELECT id FROM slowest UNION SELECT id FROM nearest))
  ORDER BY job.started_at, job.id
@@ -115,7 +113,7 @@ WITH slowest AS MATERIALIZED (
    LIMIT 1
 )
 SELECT {columns:job | CASE WHEN length(payload) <= 4000 THEN payload END AS payload | NULL AS result},
-       id IN (SELECT id FROM slowest), id IN (SELECT id FROM nearest)
+       {columns:situation}, id IN (SELECT id FROM slowest), id IN (SELECT id FROM nearest)
   FROM job
  WHERE id IN (SELECT id FROM slowest UNION SELECT id FROM nearest)
  ORDER BY started_at, id
@@ -224,8 +222,7 @@ UNION ALL
                (SELECT count(*) FROM (SELECT 1 FROM raw WHERE raw.pipeline_id = pipeline.id AND raw.missing_in IS NOT NULL
                    AND raw.key NOT LIKE '?%' AND NOT EXISTS (SELECT 1 FROM removal_decision AS d
                         WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in AND d.decision = 'confirmed')
-                  LIMIT :most) AS counted),
-               (SELECT coalesce(jsonb_agg(name), '[]') FROM queue WHERE paused))::text, NULL
+                  LIMIT :most) AS counted))::text, NULL
   FROM pipeline WHERE name = :name)
 UNION ALL
 (SELECT 'gap', jsonb_build_array(count(*))::text, NULL
@@ -264,8 +261,7 @@ SELECT * FROM (SELECT 'more', json_array({now}, fresh_us, created_at,
                (SELECT count(*) FROM (SELECT 1 FROM raw WHERE raw.pipeline_id = pipeline.id AND raw.missing_in IS NOT NULL
                    AND raw.key NOT LIKE '?%' AND NOT EXISTS (SELECT 1 FROM removal_decision AS d
                         WHERE d.pipeline_id = raw.pipeline_id AND d.root_id = raw.missing_in AND d.decision = 'confirmed')
-                  LIMIT :most)),
-               (SELECT json_group_array(name) FROM queue WHERE paused)), NULL
+                  LIMIT :most))), NULL
   FROM pipeline WHERE name = :name)
 UNION ALL
 SELECT * FROM (SELECT 'gap', json_array(count(*)), NULL

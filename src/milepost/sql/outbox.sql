@@ -151,8 +151,8 @@ SELECT attempts, error FROM outbox
  ORDER BY n LIMIT 1
 
 -- name: outbox_next
--- When the first of a channel's messages that wait is due.
-SELECT min(due_at) FROM outbox WHERE channel = :channel AND delivered_at IS NULL AND dead_at IS NULL
+-- When the first of a channel's messages that wait is due, and the time now.
+SELECT min(due_at), {now} FROM outbox WHERE channel = :channel AND delivered_at IS NULL AND dead_at IS NULL
 
 -- name: outbox_list
 -- A page of messages, newest first: those that wait, were delivered, are dead, or all.

@@ -11,7 +11,7 @@ import msgspec
 
 from milepost.errors import Invalid
 from milepost.lifecycle import ORDINARY
-from milepost.records import Claim, Job, JobLine, NewStep, Pinned, Run, Sql
+from milepost.records import Claim, Job, JobLine, NewStep, Pinned, Run, Situation, Sql
 from milepost.store.instants import instant
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -22,6 +22,7 @@ RECORDS: Mapping[str, type[msgspec.Struct]] = {
     "line": JobLine,
     "pinned": Pinned,
     "run": Run,
+    "situation": Situation,
     "step": NewStep,
 }
 """The records that statements name in `{columns:...}`."""

@@ -16,10 +16,10 @@ from milepost.lifecycle import Cause, JobState
 from milepost.outcome import LogLine
 from milepost.records import FailedAttempt, Job
 from milepost.specs import CANCELLED, EXPIRED, LOST, Lifecycle
-from milepost.store import explain, failures, jobs, logs
+from milepost.store import failures, job_facts, jobs, logs
 from milepost.store.driver import Call, Steps
-from milepost.store.explain import JobFacts
 from milepost.store.instants import instant
+from milepost.store.job_facts import JobFacts
 
 MOVES = 100
 """How many moves are read; older ones are only counted."""
@@ -84,8 +84,7 @@ def view(job_id: str, *, check: Callable[[Job], None], counts_alike: bool = True
     tried = job.fence > 0 or job.cause is not None
     failed = (yield from failures.attempts(job.id, most=failures.SHOWN)) if tried else []
     kept = yield from _kept(job, counts_alike=counts_alike)
-    detail = (moves[-1].detail or "") if moves else ""
-    facts = yield from explain.look(job, detail=detail)
+    facts = yield from job_facts.look(job)
     return JobView(job=job, facts=facts, moves=moves, earlier=earlier, failures=failed, **kept)
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from milepost.lifecycle import JobState
-from milepost.limit import split_key
 from milepost.records import Job
 from milepost.store import jobs, tally
 from milepost.store.driver import Call, Steps
 from milepost.store.limit_looks import COUNTED
 from milepost.store.phrases import moment, some, span
+from milepost.store.reasons import LimitReason, Why
 from milepost.store.rules import Limit, Rule, rules
 
 HOLDERS, NAMED = 100, 5
@@ -118,25 +118,15 @@ class Limited(msgspec.Struct, frozen=True, kw_only=True):
     """How long jobs of its kind ran lately."""
 
 
-class Place(msgspec.Struct, frozen=True):
-    """What a job is counted under: its key and what it takes; and whether its queue is limited."""
-
-    key: str | None
-    units: float | None
-    queue_limited: bool
-
-
-def look(job: Job, place: Place, now: datetime) -> Steps[Limited | None]:
+def look(job: Job, now: datetime, *, queue_limited: bool) -> Steps[Limited | None]:
     """Look up the limits of a job; None: it is under none."""
-    if place.key is None and not place.queue_limited:
+    if job.limit_key is None and not queue_limited:
         return None
     known = yield from rules()
-    ahead = dict((yield Call("limit_ahead", {"key": place.key, "queue": job.queue})))
+    ahead = dict((yield Call("limit_ahead", {"key": job.limit_key, "queue": job.queue})))
     levels = []
-    if place.key is not None:
-        name, key = split_key(place.key)
-        if (rule := known.get(("job", name))) is not None:
-            levels.append((yield from _of_key(job, place, rule, key, ahead.get("job"))))
+    if job.limit is not None and (rule := known.get(("job", job.limit))) is not None:
+        levels.append((yield from _of_key(job, rule, ahead.get("job"))))
     if (rule := known.get(("queue", job.queue))) is not None:
         levels.append((yield from _of_queue(job, rule, ahead.get("queue"))))
     if not levels:
@@ -150,23 +140,23 @@ def first_of_queue(name: str, now: datetime) -> Steps[Limited | None]:
     rows = yield Call("queue_first", {"queue": name})
     if not rows:
         return None
-    job_id, key, units, limited = rows[0]
+    job_id, limited = rows[0]
     job = yield from jobs.get(job_id)
-    return (yield from look(job, Place(key, units, bool(limited)), now))
+    return (yield from look(job, now, queue_limited=bool(limited)))
 
 
-def _of_key(job: Job, place: Place, rule: Rule, key: str, ahead_us: float | None) -> Steps[Level]:
-    line = {"key": place.key, "queue": job.queue, "priority": job.priority}
-    live, holders = yield from _held("limit_holders", key=place.key)
+def _of_key(job: Job, rule: Rule, ahead_us: float | None) -> Steps[Level]:
+    line = {"key": job.limit_key, "queue": job.queue, "priority": job.priority}
+    live, holders = yield from _held("limit_holders", key=job.limit_key)
     [(before, units)] = yield Call("limit_before", {"id": job.id, "most": COUNTED})
     turns = (yield Call("limit_turn", line)) if rule.limit.ordered else []
     return Level(
         rule=rule,
-        key=key,
+        key=job.limit_value or "",
         live=live,
         holders=holders,
         before=before,
-        units=place.units or 1.0,
+        units=job.units or 1.0,
         units_before=float(units),
         ahead_us=ahead_us,
         turn=_turn(turns[0]) if turns else None,
@@ -215,36 +205,44 @@ def lately(kind: str, now: datetime) -> Steps[float | None]:
 # Saying it
 
 SLEEPING = (JobState.WAITING, JobState.RETRYING)
-Why = Iterator[tuple[str, str]]
 Knows = Callable[[str, int], bool]
 
 
-def told(found: Limited, knows: Knows) -> Why:
-    """Say which limits keep a job in line, or that it keeps others of its key waiting.
-
-    `knows` tells whether a live worker knows a kind and version.
-    """
-    if found.job.state == JobState.QUEUED:
-        yield from _kept(found, knows)
-    elif found.job.state in SLEEPING and found.job.fence:
-        for level in found.levels:
-            if level.limit.ordered:
-                behind = some(level.before, "job waits", "jobs wait")
-                yield (
-                    "has_turn",
-                    f"it keeps the turn of {level.key} ({level.name}): {behind} for it",
-                )
-
-
-def _kept(found: Limited, knows: Knows) -> Why:
+def kept_by(found: Limited, knows: Knows) -> Why[LimitReason]:
+    """Say which limits keep a job in line; `knows` tells whether a live worker knows a kind."""
+    if found.job.state != JobState.QUEUED:
+        return
     for level in found.levels:
-        prefix = "queue_" if level.rule.scope == "queue" else ""
+        of_queue = level.rule.scope == "queue"
         if level.limit.ordered:
             yield from _in_order(found, level, knows)
         elif level.is_full:
-            yield f"{prefix}limit", _full(found, level)
+            full = LimitReason.QUEUE_LIMIT if of_queue else LimitReason.LIMIT
+            yield full, _full(found, level)
         if level.slowed > 0:
-            yield f"{prefix}rate", _slowed(found, level)
+            yield LimitReason.QUEUE_RATE if of_queue else LimitReason.RATE, _slowed(found, level)
+
+
+def turn_kept(found: Limited) -> str | None:
+    """Say that a job between two attempts keeps others of its ordered key waiting."""
+    if found.job.state not in SLEEPING or not found.job.fence:
+        return None
+    for level in found.levels:
+        if level.limit.ordered:
+            behind = some(level.before, "job waits", "jobs wait")
+            whose = f" of {level.key}" if level.key else ""
+            return f"it keeps the turn{whose} ({level.name}): {behind} for it"
+    return None
+
+
+def shut(found: Limited, *scopes: str) -> str | None:
+    """Name the command that opens a limit of these scopes that lets none start, if there is one."""
+    for level in found.levels:
+        rule = level.rule
+        if level.limit.most == 0 and rule.scope in scopes:
+            scope = " --scope queue" if rule.scope == "queue" else ""
+            return f"milepost limits set {shlex.quote(rule.name)}{scope} --most N"
+    return None
 
 
 def _whose(level: Level) -> str:
@@ -297,16 +295,16 @@ def _owed(level: Level) -> str:
     return f"it owes {span(level.owes)} more than it holds: `{command}` forgives that"
 
 
-def _in_order(found: Limited, level: Level, knows: Knows) -> Why:
+def _in_order(found: Limited, level: Level, knows: Knows) -> Why[LimitReason]:
     turn, job = level.turn, found.job
-    jobs_ = f"jobs of {level.key}" if level.key else "they"
-    told = f"{jobs_} run one at a time, in order ({level.name})"
+    whose = f"jobs of {level.key}" if level.key else "all jobs under it"
+    told = f"{whose} run one at a time, in order ({level.name})"
     if level.live:
         who = _holders(found, level)
-        yield "turn", f"{told}: held by {who}; {_before(level)}; {_start(found)}"
+        yield LimitReason.TURN, f"{told}: held by {who}; {_before(level)}; {_start(found)}"
     elif turn is not None and turn.id != job.id:
         who = _has_turn(found, turn, knows)
-        yield "turn", f"{told}: {who}; {_before(level)}; {_start(found)}"
+        yield LimitReason.TURN, f"{told}: {who}; {_before(level)}; {_start(found)}"
 
 
 def _has_turn(found: Limited, turn: Turn, knows: Knows) -> str:

@@ -9,7 +9,7 @@ from milepost.limit import split_key
 from milepost.outcome import micros
 from milepost.records import Worker
 from milepost.store.driver import Call, Steps
-from milepost.store.explain import takes
+from milepost.store.job_facts import takes
 from milepost.store.phrases import some
 from milepost.store.rules import Limit
 

@@ -9,7 +9,7 @@ import msgspec
 from milepost.errors import NotFound
 from milepost.history import Entry
 from milepost.lifecycle import RUN, JobState
-from milepost.records import Job, Run, StepCount, Worker
+from milepost.records import Job, Run, Situation, StepCount, Worker
 from milepost.store import runs
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
@@ -25,7 +25,7 @@ _BOUNDED = (
     *(JobState.RETRYING, JobState.READY, JobState.WAITING, JobState.GATED, JobState.CREATED),
 )
 _ENDED = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-_job, _worker = reader(Job), reader(Worker)
+_job, _situation, _worker = reader(Job), reader(Situation), reader(Worker)
 
 
 class StepStand(StepCount, frozen=True):
@@ -76,12 +76,11 @@ def _stand(row: Sequence[Any], most: int) -> StepStand:
 
 
 class RunHead(msgspec.Struct, frozen=True):
-    """A run, the store's clock, the run that resumes it, and the paused queues."""
+    """A run, the store's clock, and the run that resumes it."""
 
     run: Run
     now: datetime
     resumed_by: str | None
-    paused: frozenset[str]
 
 
 def head(run_id: str) -> Steps[RunHead]:
@@ -89,24 +88,29 @@ def head(run_id: str) -> Steps[RunHead]:
     rows = yield Call("run_look", {"id": run_id})
     if not rows:
         raise NotFound(f"there is no run {run_id}")
-    *row, now, newer, paused = rows[0]
-    queues = frozenset(msgspec.json.decode(paused))
-    return RunHead(runs.from_row(row), instant(now), newer, queues)
+    *row, now, newer = rows[0]
+    return RunHead(runs.from_row(row), instant(now), newer)
 
 
 class RunJobs(msgspec.Struct, frozen=True):
     """The job that a run waits for first, and those that run longest, the longest first."""
 
     nearest: Job | None
+    situation: Situation | None
+    """Of the nearest one."""
     slowest: Sequence[Job]
 
 
 def reached(run_id: str, *, slowest: int = SLOWEST) -> Steps[RunJobs]:
     """Read the open jobs of a run that no gate holds and that its next move waits for."""
     rows = yield Call("run_look_jobs", {"id": run_id, "slowest": slowest})
-    found = [(_job(row), bool(slow), bool(near)) for *row, slow, near in rows]
-    near = next((job for job, _, is_near in found if is_near), None)
-    return RunJobs(near, [job for job, is_slow, _ in found if is_slow])
+    width = len(Job.__struct_fields__)
+    near = next((row for row in rows if row[-1]), None)
+    return RunJobs(
+        None if near is None else _job(near[:width]),
+        None if near is None else _situation(near[width:-2]),
+        [_job(row[:width]) for row in rows if row[-2]],
+    )
 
 
 class ErrorOfRun(msgspec.Struct, frozen=True):

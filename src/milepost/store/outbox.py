@@ -284,10 +284,10 @@ def failing(channel: str) -> Steps[tuple[int, str] | None]:
     return (rows[0][0], rows[0][1]) if rows else None
 
 
-def next_due(channel: str) -> Steps[datetime | None]:
-    """Tell when the first message that waits is due; None if none waits."""
-    [(due,)] = yield Call("outbox_next", {"channel": channel})
-    return None if due is None else instant(due)
+def next_due(channel: str) -> Steps[tuple[datetime | None, datetime]]:
+    """Tell when the first message that waits is due, None if none waits; and the time now."""
+    [(due, now)] = yield Call("outbox_next", {"channel": channel})
+    return None if due is None else instant(due), instant(now)
 
 
 def retry(channel: str, ids: Sequence[str] | None = None) -> Steps[list[str]]:

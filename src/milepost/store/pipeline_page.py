@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from milepost.errors import NotFound
-from milepost.lifecycle import JobState
+from milepost.lifecycle import Cause, JobState
 from milepost.outcome import micros
 from milepost.records import Run, Worker
-from milepost.store import blockers, explain, looks, runs
+from milepost.store import blockers, looks, runs
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
-from milepost.store.explain import Explanation, JobFacts
+from milepost.store.explain import Explanation
 from milepost.store.instants import instant
 from milepost.store.schedules import VANISHED_SECONDS, Schedule
 from milepost.store.watermarks import Mark, PipelineRow, WatermarkEntry
@@ -144,7 +144,7 @@ def read(name: str) -> Steps[PipelinePage]:
     if not sections.get("pipeline"):
         raise NotFound(f"no pipeline {name!r} has run here")
     [(row, _)] = sections["pipeline"]
-    [((now, fresh_us, created, lag, quarantined, waiting, paused), _)] = sections["more"]
+    [((now, fresh_us, created, lag, quarantined, waiting), _)] = sections["more"]
     found = yield from _recent(name)
     cells = yield from _cells([one.run.id for one in found])
     [((gaps,), _)] = sections["gap"]
@@ -154,7 +154,7 @@ def read(name: str) -> Steps[PipelinePage]:
     latest = found[0].run if found else None
     workers = [_worker(one) for one, _ in sections.get("worker", ())]
     at = instant(now)
-    told = yield from _explained(latest, at, workers, frozenset(paused))
+    told = yield from _explained(latest, workers)
     facts = blockers.PipelineFacts(pipeline, lag_seconds, gaps, schedules, latest, told)
     return PipelinePage(
         pipeline,
@@ -210,28 +210,17 @@ def _cells(run_ids: Sequence[str]) -> Steps[dict[str, dict[int, Cell]]]:
 _cell = reader(Cell)
 
 
-def _explained(
-    run: Run | None, now: datetime, workers: Sequence[Worker], paused: frozenset[str]
-) -> Steps[Explanation | None]:
+def _explained(run: Run | None, workers: Sequence[Worker]) -> Steps[Explanation | None]:
     """Say what `explain` says of the last run, from what was read already as far as it goes."""
     if run is None:
         return None
-    if looks.is_over(run) and run.cause != "policy":
+    if looks.is_over(run) and run.cause != Cause.POLICY:
         return blockers.explained_run(run, [], None)
     steps = (yield from looks.stands([run.id])).get(run.id, [])
-    jobs = None if looks.is_over(run) else (yield from looks.reached(run.id, slowest=1))
-    nearest: Explanation | None = None
-    if jobs is not None and (job := jobs.nearest) is not None:
-        facts = JobFacts(
-            job=job,
-            now=now,
-            paused=job.queue in paused,
-            workers=list(workers),
-            run_state=run.state,
-            steps=steps,
-            misfit=(yield from explain.misfit_of(job)),
-        )
-        nearest = explain.explained(facts)
+    if looks.is_over(run):
+        return blockers.explained_run(run, steps, None)
+    jobs = yield from looks.reached(run.id, slowest=1)
+    nearest = yield from blockers.explain_nearest(run, jobs, workers)
     return blockers.explained_run(run, steps, nearest)
 
 

@@ -7,9 +7,9 @@ import msgspec
 
 from milepost.lifecycle import JOB
 from milepost.records import Run
-from milepost.store import blockers, explain, looks, tally
+from milepost.store import blockers, looks, tally
 from milepost.store.driver import Steps
-from milepost.store.explain import Explanation, JobFacts
+from milepost.store.explain import Explanation
 from milepost.store.looks import RunHead, RunJobs, RunTold, StepStand
 
 WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_200, 1_800, 3_600, 7_200, 14_400, 43_200)
@@ -19,7 +19,7 @@ ENDING = frozenset(
     move.name for move in JOB.moves if JOB.terminal.issuperset(move.targets) and not move.stays
 )
 """The moves by which every job that makes them ends; `lose` may be followed by another attempt."""
-NO_JOBS = RunJobs(None, ())
+NO_JOBS = RunJobs(None, None, ())
 
 
 class RunPage(msgspec.Struct, frozen=True):
@@ -61,29 +61,9 @@ def read(run_id: str) -> Steps[RunPage]:
     if not few:
         width = max(tally.MINUTE, width)
     ends = told.ends if few else (yield from _tallied(run, steps, since, width, now))
-    why = yield from _explained(head, steps, jobs, told)
+    nearest = yield from blockers.explain_nearest(run, jobs, told.workers)
+    why = blockers.explained_run(run, steps, nearest)
     return RunPage(head, steps, jobs, told, why, since, width, ends)
-
-
-def _explained(
-    head: RunHead, steps: list[StepStand], jobs: RunJobs, told: RunTold
-) -> Steps[Explanation]:
-    """Say what `explain` says of the run, from what was read already."""
-    nearest: Explanation | None = None
-    if (job := jobs.nearest) is not None:
-        facts = JobFacts(
-            job=job,
-            now=head.now,
-            paused=job.queue in head.paused,
-            workers=list(told.workers),
-            run_state=head.run.state,
-            steps=list(steps),
-            misfit=(yield from explain.misfit_of(job)),
-        )
-        nearest = explain.explained(facts)
-    elif head.run.depth is not None and not looks.is_over(head.run):
-        nearest = yield from blockers.within(head.run.id)
-    return blockers.explained_run(head.run, steps, nearest)
 
 
 def _tallied(

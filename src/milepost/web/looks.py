@@ -28,6 +28,9 @@ class ExplanationDocument(BaseModel):
     state: str
     reasons: list[str] = Field(description="One word for each reason.", examples=[["no_worker"]])
     details: list[str] = Field(description="The same reasons in sentences.")
+    ruled_out: list[str] = Field(
+        description="What one might suspect of an open job that does not run, and is not the cause."
+    )
     next: str = Field(description="The next thing that will happen.")
 
 

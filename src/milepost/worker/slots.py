@@ -19,7 +19,7 @@ from milepost.observe.metrics import Ended, WorkerMetrics
 from milepost.outcome import Outcome
 from milepost.records import Claim, Settlement, Worker
 from milepost.store.durable import AttemptProgress
-from milepost.store.explain import takes
+from milepost.store.job_facts import takes
 from milepost.store.limits import Freed
 from milepost.store.logs import AttemptLines
 from milepost.store.tally import Label, WorkerTally

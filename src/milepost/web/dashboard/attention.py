@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.records import ErrorGroup, Queue, Worker
 from milepost.store.dashboard import Checked
-from milepost.store.explain import is_live, takes
+from milepost.store.job_facts import is_live, takes
 from milepost.web.dashboard import words
 from milepost.web.dashboard.facts import STUCK_SECONDS, Facts
 

@@ -14,7 +14,7 @@ from milepost.lifecycle import JobState
 from milepost.records import ErrorGroup, Worker
 from milepost.store import failures, jobs, outbox, rules, watermarks, workers
 from milepost.store.driver import Steps
-from milepost.store.explain import is_live
+from milepost.store.job_facts import is_live
 from milepost.web.call import Engine
 
 FRESH_SECONDS = 3.0

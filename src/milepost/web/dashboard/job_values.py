@@ -106,7 +106,6 @@ def values(view: JobView, call: Call, attempt: int | None) -> dict[str, Any]:
         "now": view.now,
         "told": told,
         "css": _css(job, told.reasons),
-        "ruled_out": explain.ruled_out(view.facts),
         "alike": max(0, view.alike - 1),
         "actions": Actions.of(job),
         "arguments": given,

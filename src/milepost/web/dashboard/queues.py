@@ -12,10 +12,10 @@ from milepost.codec import check_text
 from milepost.errors import NotFound
 from milepost.records import Queue, Worker
 from milepost.store import brokers, limit_explain, queues, tally
-from milepost.store.blockers import QueueFacts, explained_queue, first_kinds
 from milepost.store.brokers import QueueBroker
 from milepost.store.driver import Steps
-from milepost.store.explain import is_live, takes
+from milepost.store.job_facts import is_live, takes
+from milepost.store.queue_explain import QueueFacts, explained_queue, first_kinds
 from milepost.store.tally import MoveCount
 from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard import words
