@@ -125,7 +125,7 @@ SELECT {columns:job | CASE WHEN length(payload) <= 4000 THEN payload END AS payl
 (SELECT 'worker', jsonb_build_array(id, state, move, host, pid, program, queues, kinds, slots,
                (extract(epoch FROM started_at) * 1000000)::bigint, (extract(epoch FROM heartbeat_at) * 1000000)::bigint,
                (extract(epoch FROM lease_until) * 1000000)::bigint, extract(epoch FROM lease_until - {now}))::text, NULL
-  FROM worker ORDER BY started_at DESC, id LIMIT 1000)
+  FROM worker ORDER BY CASE state WHEN 'STOPPED' THEN 1 ELSE 0 END, started_at DESC, id LIMIT 1000)
 UNION ALL
 (SELECT 'entry', jsonb_build_array(seq, move, from_state, to_state, fence,
                (extract(epoch FROM at) * 1000000)::bigint, actor)::text, detail
@@ -151,7 +151,7 @@ UNION ALL
 -- sqlite
 SELECT * FROM (SELECT 'worker', json_array(id, state, move, host, pid, program, queues, kinds, slots, started_at,
                heartbeat_at, lease_until, (lease_until - {now}) / 1000000.0), NULL
-  FROM worker ORDER BY started_at DESC, id LIMIT 1000)
+  FROM worker ORDER BY CASE state WHEN 'STOPPED' THEN 1 ELSE 0 END, started_at DESC, id LIMIT 1000)
 UNION ALL
 SELECT * FROM (SELECT 'entry', json_array(seq, move, from_state, to_state, fence, at, actor), detail
   FROM journal WHERE subject_id = :id AND machine = 'run' ORDER BY seq DESC LIMIT 200)
@@ -240,7 +240,7 @@ UNION ALL
 (SELECT 'worker', jsonb_build_array(id, state, move, host, pid, program, queues, kinds, slots,
                (extract(epoch FROM started_at) * 1000000)::bigint, (extract(epoch FROM heartbeat_at) * 1000000)::bigint,
                (extract(epoch FROM lease_until) * 1000000)::bigint, extract(epoch FROM lease_until - {now}))::text, NULL
-  FROM worker ORDER BY started_at DESC, id LIMIT 1000)
+  FROM worker ORDER BY CASE state WHEN 'STOPPED' THEN 1 ELSE 0 END, started_at DESC, id LIMIT 1000)
 UNION ALL
 (SELECT 'rejected', jsonb_build_array(type)::text, reason
   FROM quarantine WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) AND resolved_at IS NULL
@@ -277,7 +277,7 @@ SELECT * FROM (SELECT 'schedule', json_array(name, kind, cron, zone, missed, pau
 UNION ALL
 SELECT * FROM (SELECT 'worker', json_array(id, state, move, host, pid, program, queues, kinds, slots, started_at,
                heartbeat_at, lease_until, (lease_until - {now}) / 1000000.0), NULL
-  FROM worker ORDER BY started_at DESC, id LIMIT 1000)
+  FROM worker ORDER BY CASE state WHEN 'STOPPED' THEN 1 ELSE 0 END, started_at DESC, id LIMIT 1000)
 UNION ALL
 SELECT * FROM (SELECT 'rejected', json_array(type), reason
   FROM quarantine WHERE pipeline_id = (SELECT id FROM pipeline WHERE name = :name) AND resolved_at IS NULL

@@ -141,3 +141,21 @@ def reducer_that_runs(stage: Stage) -> str:
     stage.settle(outcome.succeeded(b"1"))
     stage.claim()
     return run.id
+
+
+@scene("step", "limit", of=RUN)
+def run_whose_limit_is_used_up(stage: Stage) -> str:
+    """It goes on: as many of its jobs run as may."""
+    batch = stage.app.batch("pack", params=int)
+
+    @batch.step(limit=mp.Limit(1, name="exports"))
+    def read(number: int) -> None: ...
+
+    run = batch.start(1, hold=True)
+    run.add(range(3))
+    run.submit()
+    stage.kind = "pack.read"
+    stage.employ()
+    stage.claim()
+    stage.advance(600)
+    return run.id

@@ -16,6 +16,7 @@ from milepost.records import FailedAttempt, Job
 from milepost.request.redact import REQUEST_KINDS, show_arguments
 from milepost.store import explain, failures
 from milepost.store.job_view import JobView
+from milepost.store.reasons import JobReason, Reason
 from milepost.web.call import Call, Engine
 from milepost.web.dashboard import frames, machine, timeline, words
 
@@ -27,8 +28,15 @@ DETAIL_MOST = 300
 STEP_MOST = 80
 PARSED_MOST = 256 * 1024
 """Larger content is shown as it is stored, in part."""
-CALM = frozenset({"running", "succeeded", "cancelled", "due", "in_line", "busy", "gate", "signal"})
-"""First reasons that are how it should be."""
+CALM = frozenset(
+    {
+        *(JobReason.RUNNING, JobReason.SUCCEEDED, JobReason.CANCELLED, JobReason.DUE),
+        *(JobReason.IN_LINE, JobReason.BUSY, JobReason.GATE, JobReason.SIGNAL),
+        *(JobReason.BROKER, JobReason.TOLD),
+        *(JobReason.FINAL, JobReason.OF_RUN, JobReason.RERUN),
+    }
+)
+"""Reasons that are how it should be."""
 
 
 class Actions(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,10 +142,10 @@ def values(view: JobView, call: Call, attempt: int | None) -> dict[str, Any]:
     }
 
 
-def _css(job: Job, reasons: Sequence[str]) -> str:
+def _css(job: Job, reasons: Sequence[Reason]) -> str:
     if job.state == JobState.FAILED:
         return "bad"
-    return "calm" if set(reasons) <= CALM | {"final", "of_run", "rerun"} else ""
+    return "calm" if CALM.issuperset(reasons) else ""
 
 
 def _in_line(job: Job, given: Content) -> str:

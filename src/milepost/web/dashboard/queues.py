@@ -16,6 +16,7 @@ from milepost.store.brokers import QueueBroker
 from milepost.store.driver import Steps
 from milepost.store.job_facts import is_live, takes
 from milepost.store.queue_explain import QueueFacts, explained_queue, first_kinds
+from milepost.store.reasons import QueueReason
 from milepost.store.tally import MoveCount
 from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard import words
@@ -39,6 +40,10 @@ INTO = frozenset({"create", "submit", "open", "wake", "due"})
 OUT_OF = frozenset({"claim"})
 STOPPED_SHOWN, STOPPED_MOST = timedelta(hours=1), 6
 """For how long workers are shown that stopped, and how many of them."""
+
+
+CALM = frozenset({QueueReason.IN_LINE, QueueReason.EMPTY, QueueReason.ON_BROKER})
+"""First reasons of a queue that is as it should be."""
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -139,6 +144,7 @@ async def _view(call: Call, name: str | None) -> View:
             "rows": rows,
             "workers": workers_of(found, now),
             "explained": explained,
+            "calm": explained is not None and explained.reasons[0] in CALM,
             "now": now,
         },
         parts={

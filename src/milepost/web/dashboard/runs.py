@@ -14,6 +14,7 @@ from milepost.records import Listed, Run
 from milepost.store import chains, looks, run_page, runs
 from milepost.store.driver import Steps
 from milepost.store.looks import StepStand
+from milepost.store.reasons import JobReason, LimitReason, RunReason
 from milepost.store.run_page import RunPage
 from milepost.subjects import checked_id
 from milepost.web import documents
@@ -150,8 +151,13 @@ async def run(*, run_id: str, call: ReadCall) -> Response:
 
 
 GOING = (RunState.QUEUED, RunState.RUNNING, RunState.FINALIZING)
-GOES_ON = frozenset({"step", "gate", "running", "in_line", "busy", "overdue"})
-"""The words of `explain` for a run that nothing hinders."""
+GOES_ON = frozenset(
+    {
+        *(RunReason.STEP, RunReason.GATE, RunReason.OVERDUE),
+        *(JobReason.RUNNING, JobReason.IN_LINE, JobReason.BUSY, JobReason.BROKER, JobReason.TOLD),
+    }
+)
+"""The reasons of a run that nothing hinders; limits do not while some of its jobs run."""
 PARTS = {
     "run-subject": "runs/subject.html",
     "run-why": "runs/why.html",
@@ -195,7 +201,7 @@ def _view(call: Call, page: RunPage) -> View:
         "held": sum(step.open for step in page.steps if step.number <= found.current_step),
         "next_gate": run_figures.next_gate(steps),
         "gates": run_figures.gates_by_entry(page),
-        "hindered": found.state not in GOING or not GOES_ON.issuperset(page.why.reasons),
+        "hindered": _is_hindered(page),
     }
     return View(
         template="runs/run.html",
@@ -205,6 +211,11 @@ def _view(call: Call, page: RunPage) -> View:
         values=values,
         parts=PARTS,
     )
+
+
+def _is_hindered(page: RunPage) -> bool:
+    calm = GOES_ON.union(LimitReason) if page.jobs.slowest else GOES_ON
+    return page.run.state not in GOING or not calm.issuperset(page.why.reasons)
 
 
 def _resumable(call: Call, page: RunPage) -> str:
