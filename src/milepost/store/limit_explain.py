@@ -4,7 +4,7 @@ A bounded number of rows is read, whatever waits: nothing is stored about a job 
 """
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from math import inf
 from typing import Any
