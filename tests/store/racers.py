@@ -126,6 +126,21 @@ def _die_at(url: str, turn: int, barrier: Any, claim: Claim) -> None:
         os._exit(0)
 
 
+def wait_for_the_dead(rows: Callable[[str], list[Any]], dialect: str) -> None:
+    """Wait until the server has rolled back what was killed: till then it holds those rows.
+
+    It notices a moment later that a program is gone, and maintenance passes over rows in use.
+    """
+    busy = """
+        SELECT 1 FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'
+    """
+    until = time.monotonic() + 60
+    while dialect == "postgres" and rows(busy):
+        assert time.monotonic() < until, "the server still works for a process that was killed"
+        time.sleep(0.01)
+
+
 class _Fuse(dict[str, Callable[[], None]]):
     """Kills at the turn-th fail point, whichever that is."""
 

@@ -325,6 +325,7 @@ def test_a_child_whose_last_settler_is_killed_anywhere_is_counted_once(store):
     victim = (store.database.url, racers.RACING.Barrier(1), claims, 11)
     [deaths] = racers.race([(racers.settle_and_die, victim)])
     assert deaths > len(claims) / 4
+    racers.wait_for_the_dead(store.rows, store.dialect)
     store.advance(2_000)
     finish_all(store, trees)
     for made in trees:

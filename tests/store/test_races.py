@@ -114,6 +114,7 @@ def test_last_children_of_which_one_is_killed_anywhere_advance_their_run_once(
 
 def recover(store: Store) -> None:
     """Bury the dead, take what they held, and let another worker end it."""
+    racers.wait_for_the_dead(store.rows, store.dialect)
     store.advance(200_000)
     store.worker("heir", lease=100_000)
     store.run(workers.bury, most=100)
