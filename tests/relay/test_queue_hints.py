@@ -35,6 +35,15 @@ WIPES = "b2_"
 """Empties the server: it must be that test's alone."""
 
 
+@pytest.fixture(autouse=True)
+def _looks_up_soon(monkeypatch):
+    """Every worker here is stopped: let it wait a moment for its last answer, not a second.
+
+    Workers of `test_hints_killed` wait as long as they do for users.
+    """
+    monkeypatch.setattr(following, "WAIT_SECONDS", 0.1)
+
+
 @pytest.fixture(scope="module")
 def own_servers(tmp_path_factory):
     """Servers of this runner, started when they are first asked for."""
