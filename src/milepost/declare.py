@@ -14,7 +14,7 @@ from milepost.codec import Codec, check_text, from_builtin, hints
 from milepost.config import Settings
 from milepost.context import Context
 from milepost.errors import Invalid
-from milepost.limit import TENANT, Limit, key_text, limit_key
+from milepost.limit import TENANT, Limit, StoredLimit, key_text, limit_key
 from milepost.options import DEFAULTS, check, default, pinned, stored
 from milepost.outcome import Outcome
 from milepost.policy import Policy
@@ -316,6 +316,19 @@ def stored_limit(limit: Limit) -> rules.Limit:
     )
 
 
+def known_limit(rule: rules.Rule) -> StoredLimit:
+    """Give a limit of the store as one that a request can name."""
+    limit = rule.limit
+    return StoredLimit(
+        most=limit.most,
+        rate=limit.rate_text,
+        burst=limit.burst,
+        units=limit.units,
+        ordered=limit.ordered,
+        name=rule.name,
+    )
+
+
 class Registry:
     """Every definition that this program has: those that were declared, and the engine's own."""
 
@@ -337,8 +350,7 @@ class Registry:
                 f"job {definition.name!r} version {definition.version} is declared twice; "
                 "give one of them a name= or a version= of its own"
             )
-        if definition.limit is not None:
-            self._enter_rule(definition, definition.limit)
+        self.enter_rule(definition)
         self._by_word[definition.word] = definition
         if own:
             self._own.add(definition.word)
@@ -347,8 +359,11 @@ class Registry:
         if newest is None or definition.version > newest.version:
             self._newest[definition.name] = definition
 
-    def _enter_rule(self, definition: Definition, limit: Limit) -> None:
+    def enter_rule(self, definition: Definition) -> None:
         """Enter a rule, or raise `Invalid` if another kind means something else by its name."""
+        limit = definition.limit
+        if limit is None:
+            return
         first = self._ruled.setdefault(definition.rule, definition)
         stored = stored_limit(limit)
         if first is not definition:
@@ -359,6 +374,16 @@ class Registry:
             if limit.ordered and lines[0] != lines[1]:
                 raise Invalid(f"{named}: order holds within one queue and one priority")
         self._limits["job", definition.rule] = stored
+
+    def limit(self, name: str) -> Limit | None:
+        """Return the limit of that name, if it is declared here."""
+        found = self._ruled.get(name)
+        return None if found is None else found.limit
+
+    @property
+    def limits(self) -> list[str]:
+        """Name the limits that are declared here."""
+        return sorted(self._ruled)
 
     def find(self, name: str, version: int) -> Definition | None:
         """Return that version of that kind, if it is declared here."""

@@ -159,6 +159,14 @@ class Limit:
             check_burst(self.burst, pace)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredLimit(Limit):
+    """A limit as the store has it, which a request names: it may allow what none declares."""
+
+    def __post_init__(self) -> None:
+        """Take it as it is."""
+
+
 def _check_most(most: Any) -> None:
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST:
         raise Invalid(

@@ -281,6 +281,15 @@ class Submitting(_Everywhere, _Told, total=False):
     """Store the job without starting it; it starts once it is submitted."""
 
 
+class Counted(TypedDict, total=False):
+    """Taken by submits of kinds with a limit, and by requests with one."""
+
+    limit_key: Annotated[str | None, Text(most=KEY_BYTES)]
+    """The key that the job is counted under by its `limit`, in place of the one of the limit."""
+    units: Annotated[float | None, Amount()]
+    """How many units of its limit's rate the job reserves when it starts; 1 unless given."""
+
+
 class HandlerOptions(_Everywhere, _Handled, Retrying, _Declaring, total=False):
     """What reducers and hooks of a batch take: a run has one of each."""
 
@@ -301,13 +310,8 @@ class JobOptions(StepOptions, _Told, total=False):
     """Counted up when waiting jobs must go on with the old code; versions stand side by side."""
 
 
-class SubmitOptions(Submitting, _Handled, total=False):
+class SubmitOptions(Submitting, _Handled, Counted, total=False):
     """What `job.options(...)` takes, and the options of a submission by API or message."""
-
-    limit_key: Annotated[str | None, Text(most=KEY_BYTES)]
-    """The key that the job is counted under by its kind's `limit`, in place of the kind's own."""
-    units: Annotated[float | None, Amount()]
-    """How many units of its kind's rate the job reserves when it starts; 1 unless given."""
 
 
 def rules(place: type) -> dict[str, Rule]:

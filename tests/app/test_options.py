@@ -11,6 +11,7 @@ from milepost import options
 from milepost.batch.declaration import Batch
 from milepost.options import (
     DEFAULTS,
+    Counted,
     HandlerOptions,
     JobOptions,
     Rule,
@@ -63,7 +64,7 @@ def test_places_take_what_is_declared_for_them():
     assert set(NewJobOptions.model_fields) == names(SubmitOptions)
     assert names(StepOptions) == names(JobOptions) - {"version", "channel", "on_failure"}
     assert names(HandlerOptions) == names(StepOptions) - {"limit"}
-    assert names(Submitting) <= names(RequestOptions)
+    assert names(Submitting) | names(Counted) | {"limit"} <= names(RequestOptions)
     hinted = Batch.step.__globals__["StepOptions"]
     assert hinted is StepOptions
 

@@ -8,6 +8,7 @@ import pytest
 from remote import Says
 
 import milepost as mp
+from milepost.store.rules import Limit, declare
 from tests.support.serving import served
 
 RULES = {"state": "$.status", "complete": ["done"], "pending": ["working"], "failed": ["error"]}
@@ -378,3 +379,42 @@ def test_h93_a_remote_calls_back_and_nobody_else_does(database, remote):
         assert client.post(address, json={"status": "error"}).status_code == 202
         assert job.refresh().result == {"status": "done", "value": 9}
     app.close()
+
+
+def test_a_request_names_a_limit_that_the_store_has(app, http, remote):
+    """Of a program, or of an operator; its key and its units come with it."""
+    remote.answers = [DONE]
+    app.client.run(
+        declare, {("job", "erp"): Limit(most=1), ("job", "tokens"): Limit(None, 9, 60_000_000, 5)}
+    )
+    app.limits.set("erp", most=0, reason="a quiet day")
+    asked = {"url": remote.url, "limit": "erp", "limit_key": "acme"}
+    posted = http.post("/v1/requests", json=asked)
+    assert posted.status_code == 202, posted.text
+    more = [asked, {"batch": [{**asked, "limit": "tokens", "units": 5}]}]
+    assert http.post("/v1/requests:batch", json={"requests": more}).status_code == 202
+    found = [(job.limit, job.limit_key) for job in app.jobs.list(kind="request")]
+    assert sorted(found) == [("erp", "acme"), ("erp", "acme"), ("tokens", "acme")]
+    app.drain()
+    assert app.limits.get("erp").waiting == 2
+    assert (app.limits.get("erp").most, app.limits.get("erp").set_by) == (0, "client")
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"limit": "epr"}, "no limit is called so; there are: erp"),
+        ({"limit": {"most": 5, "name": "erp"}}, "string"),
+        ({"limit_key": "acme"}, "without limit="),
+        ({"limit": "erp", "units": 2}, "units= is for limits with a rate="),
+        ({"limit": "erp", "units": 0}, "greater than 0"),
+    ],
+)
+def test_who_may_submit_declares_no_limit_and_hears_what_is_wrong(app, http, remote, asked, told):
+    app.client.run(declare, {("job", "erp"): Limit(most=1)})
+    one = {"url": remote.url, **asked}
+    for path, body in (("/v1/requests", one), ("/v1/requests:batch", {"requests": [one]})):
+        said = http.post(path, json=body)
+        assert (said.status_code, told in said.text) == (422, True), said.text
+    assert len(app.limits.changes()) == 1
+    assert app.jobs.list() == []

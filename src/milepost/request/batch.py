@@ -28,7 +28,7 @@ from milepost.outcome import micros
 from milepost.records import JobError, NewJob, NewRun, NewStep, ResponseRow
 from milepost.request.attempt import Attempt
 from milepost.request.declaration import Request, RequestOptions
-from milepost.request.kind import Requests, can_send, define
+from milepost.request.kind import NO_LIMITS, KnownLimits, Requests, can_send, define
 from milepost.specs import JOB_VIEWS, RUN_VIEWS, Facts
 from milepost.store import chains, failures, fanin, requests, runs
 from milepost.store.runs import NewBatch
@@ -141,6 +141,8 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     priority: int = 0
     tags: Mapping[str, str] | None = None
+    known: KnownLimits = NO_LIMITS
+    """Limits that requests may call by their names, besides those that this program declares."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -198,6 +200,7 @@ class Batches:
         batch = RequestBatch(client, new.id)
         if len(first) <= CHUNK or _any_batch(first, items):
             tree = _tree(new, plan, chain(first, made))
+            yield from client.tell_rules()
             yield from run(chains.start, *tree, admit=client.refuse_full)
             return batch
         held = msgspec.structs.replace(new, hold_us=micros(client.settings.hold_limit))
@@ -206,6 +209,7 @@ class Batches:
         try:
             while first:
                 jobs = [_hold(job) for job in first]
+                yield from client.tell_rules()
                 yield from run(runs.add, new.id, jobs)
                 counts.update(job.template.queue for job in jobs)
                 first = list(islice(made, CHUNK))
@@ -226,7 +230,10 @@ class Batches:
     def _new(self, asking: BatchOptions) -> tuple[NewRun, list[NewStep]]:
         client, final = self._host.client, None
         if asking.final is not None:
-            _, final = self._single.prepare(*_parse_item(asking.final, {}))
+            method, url, asked = _parse_item(asking.final, {})
+            if wrong := sorted({"limit", "limit_key", "units"} & asked.keys()):
+                raise Invalid(f"the final call takes no {', '.join(wrong)}: a run has one")
+            _, final = self._single.prepare(method, url, asked)
         payload = client.codec.encode(_Plan(final))
         new = NewRun(
             id=new_id(),
@@ -274,20 +281,31 @@ class Batches:
                 yield self._batch(item, within, shared, run, ordinal=ordinal, path=here)
                 continue
             try:
-                made = self._job(item, common, run, ordinal)
+                made = self._job(item, common, run, ordinal=ordinal, known=asking.known)
             except Invalid as error:
                 raise Invalid(f"{path}[{ordinal}]: {error}") from error
             yield made
 
-    def _job(self, item: Item, common: Mapping[str, Any], run: NewRun, ordinal: int) -> NewJob:
+    def _job(
+        self,
+        item: Item,
+        common: Mapping[str, Any],
+        run: NewRun,
+        *,
+        ordinal: int,
+        known: KnownLimits,
+    ) -> NewJob:
         method, url, asked = _parse_item(item, common)
         if wrong := [name for name in NOT_FOR_ONE if asked.get(name)]:
             raise Invalid(f"a request of a batch takes no {', '.join(wrong)}")
-        job, request = self._single.prepare(method, url, asked)
+        job, request = self._single.prepare(method, url, asked, known)
         made = job.new((request,), {})
         told = asked.get("channel")  # the app's own is told by the run
-        inside = msgspec.structs.replace(made.template, run_id=run.id, step=0, channel=told)
-        return msgspec.structs.replace(made, template=inside, ordinal=ordinal)
+        # Their keys stand with the jobs, so that one statement stores many.
+        changed = {"run_id": run.id, "step": 0, "channel": told, "limit_key": None}
+        inside = msgspec.structs.replace(made.template, **changed)
+        key = made.key or made.template.limit_key
+        return msgspec.structs.replace(made, template=inside, ordinal=ordinal, key=key)
 
     def _batch(
         self,

@@ -9,7 +9,8 @@ import msgspec
 
 from milepost.codec import check_text
 from milepost.errors import Invalid
-from milepost.options import Retrying, Submitting, check_names, check_seconds, names
+from milepost.limit import Limit
+from milepost.options import Counted, Retrying, Submitting, check_names, check_seconds, names
 from milepost.policy import RetryPolicy, retry_policy
 from milepost.request.guard import HttpUrl, parse
 
@@ -215,8 +216,14 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     most: int = 1024**2
 
 
-class RequestOptions(Submitting, Retrying, total=False):
+class RequestJobOptions(Submitting, Counted, total=False):
+    """The options of a request that are its job's."""
+
+
+class RequestOptions(RequestJobOptions, Retrying, total=False):
     """Taken by `app.request`: options of the request itself, and of its job."""
+
+    limit: Limit | str | None
 
     headers: Mapping[str, str]
     json: Any
@@ -232,8 +239,9 @@ class RequestOptions(Submitting, Retrying, total=False):
 
 
 def job_options(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the options that are the job's."""
-    return {name: value for name, value in asked.items() if name in names(Submitting)}
+    """Select the options that are the job's; a key or units of None were not asked for."""
+    chosen = {name: value for name, value in asked.items() if name in names(RequestJobOptions)}
+    return {n: v for n, v in chosen.items() if v is not None or n not in names(Counted)}
 
 
 def content_of(request: Request) -> bytes:

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,13 +24,15 @@ from milepost.handles import JobHandle
 from milepost.history import Entry
 from milepost.job import Job
 from milepost.lifecycle import JOB
-from milepost.options import DEFAULTS, Submitting, read
+from milepost.limit import TENANT, key_text, split_key
+from milepost.limit import Limit as CountLimit
+from milepost.options import DEFAULTS, Counted, check, names, read
 from milepost.outcome import Outcome
 from milepost.policy import Fail
 from milepost.records import Job as Record
 from milepost.records import NewJob
 from milepost.request.attempt import CALLBACK, Attempt, Sender
-from milepost.request.declaration import Request, job_options, request_of
+from milepost.request.declaration import Request, RequestJobOptions, job_options, request_of
 from milepost.request.guard import AddressGuard, parse
 from milepost.request.redact import HIDDEN, Recorder
 from milepost.request.reply import (
@@ -44,8 +47,11 @@ from milepost.request.reply import (
 from milepost.request.secrets import Secrets
 from milepost.store import jobs, journal
 from milepost.store.hosts import SCOPE
-from milepost.store.rules import ANY_HOST, Declared, Limit, ruled
+from milepost.store.rules import ANY_HOST, Declared, Limit, ruled, see
 
+KnownLimits = Mapping[str, CountLimit]
+"""Limits by their names."""
+NO_LIMITS: KnownLimits = MappingProxyType({})
 KIND = "request"
 REPLAY = "request.replay"
 FIRST = ("method", "url")
@@ -53,6 +59,15 @@ REDACTED = (
     f"the result would hold {HIDDEN} where the remote had sent a secret, which is never recorded: "
     "read less of the reply (result=), or rerun the request"
 )
+
+
+PARTS: Mapping[str, Callable[[Request], str]] = {
+    "host": lambda request: parse(request.url).host,
+    "method": lambda request: request.method,
+    # Without credentials and query: keys lie in clear.
+    "url": lambda request: parse(request.url).shown,
+}
+"""The parts of a request that a limit may have as its key."""
 
 
 class _Payload(msgspec.Struct):
@@ -86,6 +101,26 @@ def define(name: str, function: Callable[..., Any], **more: Any) -> Definition:
     )
 
 
+class LimitedRequest(Definition, frozen=True, kw_only=True):
+    """Requests under a limit: its key is a part of the request, or is given with it."""
+
+    def _check_key(self) -> None:
+        """Leave it to the request: it may bring its key along."""
+
+    def _key(self, given: msgspec.Struct, tenant: str) -> str:
+        key = None if self.limit is None else self.limit.key
+        if key is None or key == TENANT:
+            return "" if key is None else tenant
+        if not isinstance(key, str):
+            return key_text(self._called(key, given), what="the limit key of a request")
+        if key not in PARTS:
+            raise Invalid(
+                f"limit key={key!r} is no part of a request (there are: {', '.join(PARTS)}): give "
+                'the key by limit_key=; a function of the request or "tenant" will do, too'
+            )
+        return PARTS[key](self.arguments.value(given, "request"))
+
+
 class Requests:
     """The requests of one app."""
 
@@ -94,6 +129,7 @@ class Requests:
         self.secrets = secrets
         self.judges: dict[str, Judge] = {}
         self.declared: dict[str, Limit] = {}
+        self._seen: set[str] = set()
         self._senders: WeakKeyDictionary[asyncio.AbstractEventLoop, Sender] = WeakKeyDictionary()
         settings = host.settings
         if settings.request_rate:
@@ -111,7 +147,15 @@ class Requests:
 
     async def run(self, ctx: Context, request: Request) -> Any:
         """Send it, or poll its reply."""
+        await self._see(ctx.claim.limit_key)
         return await Attempt(self, ctx, request).outcome()
+
+    async def _see(self, limit_key: str | None) -> None:
+        """Say once that requests under a limit run here: no worker's program may declare it."""
+        rule = None if limit_key is None else split_key(limit_key)[0]
+        if rule is not None and rule not in self._seen:
+            self._seen.add(rule)
+            await self.host.client.run_async(see, [("job", rule)])
 
     # Declaring
 
@@ -138,21 +182,53 @@ class Requests:
         return {(SCOPE, host): limit for host, limit in self.declared.items()}
 
     def prepare(
-        self, method: str, url: str, asked: Mapping[str, Any]
+        self, method: str, url: str, asked: Mapping[str, Any], known: KnownLimits = NO_LIMITS
     ) -> tuple[Job[..., ..., Any, Any], Request]:
-        """Check a request, and make the job that submits it."""
+        """Check a request, and make the job that submits it.
+
+        A limit that it calls by a name is one that this program declares, or one of the `known`.
+        """
         if not can_send():
             raise Invalid("requests need httpx2: pip install 'milepost[http]'")
         request = request_of(method, url, asked)
         self.secrets.check(request)
         named = request.reply.by if request.reply is not None else None
         if named is not None and named not in self.judges:
-            known = ", ".join(sorted(self.judges)) or "none"
-            raise Invalid(f"Reply(by={named!r}): declared with @app.reply: {known}")
+            there = ", ".join(sorted(self.judges)) or "none"
+            raise Invalid(f"Reply(by={named!r}): declared with @app.reply: {there}")
         if asked.get("callback"):
             request = self._with_callback(request)
         cautious = None if request.crash == "resend" else request.crash
-        return Job(self.host, self.definition, job_options(asked), policy=cautious), request
+        definition = self._under_limit(asked, known)
+        return Job(self.host, definition, job_options(asked), policy=cautious), request
+
+    def _under_limit(self, asked: Mapping[str, Any], known: KnownLimits) -> Definition:
+        """Give the kind of a request, under the limit that it asks for."""
+        limit = asked.get("limit")
+        if limit is None:
+            if alone := [name for name in names(Counted) if asked.get(name) is not None]:
+                raise Invalid(
+                    f"{' and '.join(sorted(alone))} of a request without limit=: give that, too, "
+                    'as in limit=mp.Limit(5, name="partner")'
+                )
+            return self.definition
+        is_named = isinstance(limit, str)
+        found = self._named_limit(limit, known) if is_named else limit
+        check({"limit": found})
+        line = {name: asked[name] for name in ("queue", "priority") if asked.get(name) is not None}
+        own = msgspec.structs.asdict(self.definition)
+        options = {**self.definition.options, **line}
+        made = LimitedRequest(**{**own, "limit": found, "options": options})
+        if not is_named:
+            self.host.registry.enter_rule(made)
+        return made
+
+    def _named_limit(self, name: str, known: KnownLimits) -> CountLimit:
+        found = self.host.registry.limit(name) or known.get(name)
+        if found is None:
+            there = ", ".join(sorted({*self.host.registry.limits, *known})) or "none"
+            raise Invalid(f"limit={name!r}: no limit is called so; there are: {there}")
+        return found
 
     def new(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], options: Mapping[str, Any]
@@ -169,7 +245,9 @@ class Requests:
         asked = {"method": "GET", **placed, **kwargs}
         if "url" not in asked:
             raise Invalid("a request needs a url")
-        asked.update(read(Submitting, job_options(asked), what="a request"))
+        asked.update(read(RequestJobOptions, job_options(asked), what="a request"))
+        options = dict(options)
+        asked.update({name: options.pop(name) for name in names(Counted) & options.keys()})
         job, made = self.prepare(asked.pop("method"), asked.pop("url"), asked)
         return job.options(**options).new((made,), {})
 

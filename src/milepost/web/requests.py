@@ -1,6 +1,7 @@
 """/v1/requests: HTTP requests as jobs, one or many, and where a remote calls back (spec C)."""
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -13,14 +14,16 @@ from starlette.responses import Response
 from milepost.batch.declaration import Collect, FailFast, FailurePolicy, Tolerate
 from milepost.batch.handles import RunHandle
 from milepost.client import new_id
+from milepost.declare import known_limit
 from milepost.errors import IllegalMove, NotFound
+from milepost.limit import StoredLimit
 from milepost.options import DEFAULTS
 from milepost.records import Job
 from milepost.request.batch import FINAL, BatchOptions
 from milepost.request.batch import KIND as BATCH
 from milepost.request.declaration import job_options
 from milepost.request.kind import KIND, REPLAY
-from milepost.store import chains, jobs, requests
+from milepost.store import chains, jobs, requests, rules
 from milepost.subjects import Finder, Subject, checked_id
 from milepost.web import runs as web_runs
 from milepost.web.call import Call, Engine, SubmitCall, ViewCall
@@ -123,6 +126,14 @@ class NewRequest(RequestPart):
     tags: dict[str, str] | None = None
     channel: str | None = bounded("channel")
     poll_limit: int = bounded("poll_limit", DEFAULTS["poll_limit"])
+    limit: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The name of a limit that a program declares or an operator has set.",
+        examples=["partner"],
+    )
+    limit_key: str | None = bounded("limit_key")
+    units: float | None = bounded("units")
 
 
 def _item_kind(item: Any) -> str:
@@ -186,16 +197,35 @@ BATCH_SENT = accepts(RequestBatchReceipt, RequestBatchDocument, 404)
 async def send(*, new: NewRequest, call: SubmitCall) -> Response:
     """Send an HTTP request as a job; it is durable once this is answered."""
     given = new.options()
-    job, made = call.app.requests.prepare(given.pop("method", "GET"), given.pop("url"), given)
+    known = await _known_limits(call, [new])
+    prepare = call.app.requests.prepare
+    job, made = prepare(given.pop("method", "GET"), given.pop("url"), given, known)
     make = partial(job.new, (made,), {})
     return await create(call, job.definition.name, make, REQUESTS)
+
+
+async def _known_limits(
+    call: Call, asked: Sequence[NewRequest | NestedBatch]
+) -> dict[str, StoredLimit]:
+    """Read the limits of the store, if a request calls one by its name."""
+    if not any(_limits(one) for one in asked):
+        return {}
+    found = await call.run(rules.rules)
+    return {name: known_limit(rule) for (scope, name), rule in found.items() if scope == "job"}
+
+
+def _limits(one: NewRequest | NestedBatch) -> bool:
+    if isinstance(one, NestedBatch):
+        return any(map(_limits, one.batch))
+    return one.limit is not None
 
 
 @router.post("/v1/batches", status_code=202, responses=BATCH_SENT)
 @router.post("/v1/requests:batch", status_code=202, responses=BATCH_SENT)
 async def send_batch(*, new: NewRequestBatch, call: SubmitCall) -> Response:
     """Send many requests as one run: one message, and one end, for all of them."""
-    asking = BatchOptions(**job_options(new.options()) | new.batch_options())
+    known = await _known_limits(call, new.requests)
+    asking = BatchOptions(**job_options(new.options()) | new.batch_options(), known=known)
     items = [one.options() for one in new.requests]
     tree = call.app.request_batches.starting(items, asking, {})
     made = [job for part in tree.parts for job in part.jobs]
