@@ -15,8 +15,6 @@ from milepost.cli import main
 from milepost.store import retention, workers
 from tests.support.databases import Backends, Database, Raw
 
-pytestmark = pytest.mark.every_version
-
 
 def fill(file: Database) -> str:
     app = mp.App(file.url)

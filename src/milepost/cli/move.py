@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,8 +14,9 @@ from milepost.config import Settings
 from milepost.ingest.target import type_on_server
 from milepost.observe.verify import verify
 from milepost.store.driver import Driver
-from milepost.store.move import Moved, Tell
-from milepost.store.move import move as carry
+
+if TYPE_CHECKING:
+    from milepost.store.move import Moved, Tell
 
 ENTRIES_PER_UPDATE = 2_000
 
@@ -44,6 +46,8 @@ def move(at: Session, *, to: StoreUrl) -> None:
 
     Exit code 5: refused, and nothing was changed. 1: the copy was not the same, likewise.
     """
+    from milepost.store.move import move as carry
+
     others = Path(f"{at.store.target}-shm").exists()
     with bar("moving") as update:
 
@@ -65,7 +69,7 @@ def move(at: Session, *, to: StoreUrl) -> None:
     say("let programs use the new one (MILEPOST_DATABASE_URL), and keep the file until all is well")
 
 
-def _wrong(driver: Driver, tell: Tell) -> str | None:
+def _wrong(driver: Driver, tell: "Tell") -> str | None:
     """Fold the journal of the copy, and name the first of what does not agree."""
 
     def advance(done: int, total: int) -> None:
@@ -81,7 +85,7 @@ def _wrong(driver: Driver, tell: Tell) -> str | None:
     )
 
 
-def _report(at: Session, to: StoreUrl, found: Moved) -> None:
+def _report(at: Session, to: StoreUrl, found: "Moved") -> None:
     rows = sum(found.rows.values())
     if at.as_json:
         show_json(
