@@ -34,11 +34,11 @@ def lines(app, seconds=DAY, most=50, chosen=None):
 def test_errors_of_a_time_come_with_what_their_jobs_are_now(app, shop):
     sell, ship = shop
     ship.submit("Pluto")
-    app.drain(5)
+    app.drain()
     app.client.run(workers.advance_clock, 3 * 3600)
     sell.submit(1)
     sell.submit(2)
-    app.drain(5)
+    app.drain()
 
     found = lines(app)
     sold, shipped = found.lines
@@ -67,9 +67,9 @@ def test_one_error_is_looked_at_closely(app, shop):
     with acting("ana", tenant="acme"):
         jobs = sell.submit_many([(1,), (2,)])
     ship.submit("Pluto")
-    app.drain(5)
+    app.drain()
     app.client.run(workers.advance_clock, 3601)
-    app.drain(5)
+    app.drain()
     jobs[0].rerun()
     [one] = [line for line in lines(app).lines if line.last.type == "ValueError"]
     found = app.client.run(errorlist.closer, one.fingerprint)

@@ -177,10 +177,10 @@ def test_a_submitter_submits_a_worker_works_and_a_reader_reads(staff: Company):
     stopped.cancel("wrong")
     empty = kinds["batch"].start(0)
 
-    machine.drain(timeout=5)
+    machine.drain()
     polling.signal({"go": True})
     again = bad.refresh().rerun()
-    machine.drain(timeout=5)
+    machine.drain()
 
     assert job.refresh().result == 42
     # Nobody but a worker may say which limits there are; a submit needs no more than its key.

@@ -96,11 +96,11 @@ def test_a_cancelled_item_is_named_by_the_batch_that_fails_for_it(app, remote):
     remote.answers = [by_path({"/slow": WORKING})]
     slow = {"url": f"{remote.url}/slow", "reply": RULES, "poll": 3600}
     outer = app.request_batch([*get(remote, "a"), {"batch": [slow]}], channel="orders")
-    app.drain(timeout=1)
+    app.drain()
     [inner] = outer.batches()
     inner.cancel("not needed")
     plain = app.request_batch([*get(remote, "a"), slow], channel="orders")
-    app.drain(timeout=1)
+    app.drain()
     [job] = app.jobs.list(state="WAITING")
     job.cancel("not needed")
     for batch in (outer, plain):
@@ -125,7 +125,7 @@ def test_cancel_and_resume_go_down(app, remote):
     batch = app.request_batch(
         [*get(remote, "a"), {"batch": [*get(remote, "b"), inner]}, {"batch": get(remote, "d")}]
     )
-    app.drain(timeout=2)
+    app.drain()
     middle, right = batch.batches()
     [deep] = middle.batches()
     assert (batch.refresh().state, deep.state, right.state) == ("RUNNING", "RUNNING", "SUCCEEDED")

@@ -110,7 +110,7 @@ def test_c_a_caller_reads_pending_complete_or_fail_and_nothing_else(app, http, r
     body = {"url": remote.url, "reply": RULES, "poll": 3600}
     one, other = (http.post("/v1/requests", json=body).json() for _ in range(2))
     many = http.post("/v1/requests:batch", json={"requests": [body]}).json()
-    app.drain(timeout=5)
+    app.drain()
 
     def words(told, engine="job_state"):
         shown = http.get(f"/v1/requests/{told['id']}").json()
@@ -124,7 +124,7 @@ def test_c_a_caller_reads_pending_complete_or_fail_and_nothing_else(app, http, r
     assert words(many, "run_state") == ("FAIL", "CANCELLED")
     assert http.get(f"/v1/jobs/{one['id']}").json()["state"] == "CANCELLED"
     app.jobs.get(other["id"]).signal({"status": "done"})
-    app.drain(timeout=5)
+    app.drain()
     waited = http.get(f"/v1/requests/{other['id']}", headers={"Prefer": "wait=5"})
     assert (waited.json()["state"], waited.json()["job_state"]) == ("COMPLETE", "SUCCEEDED")
 

@@ -73,7 +73,7 @@ def test_a_program_reads_what_it_wrote_whatever_the_sessions_settings_are(strang
     job = greet.options(tags={"who": "žluť"}, unique="ключ").submit("žluťoučký \\ 'kůň'", 0.1 + 0.2)
     later = greet.options(start_in=3600).submit("later", 1.0)
     run = batch.start()
-    app.drain(5)
+    app.drain()
     ended = job.refresh()
     assert ended.result == ["žluťoučký \\ 'kůň'", 0.1 + 0.2]
     assert abs(ended.created_at - before) < timedelta(minutes=5)

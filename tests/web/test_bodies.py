@@ -98,9 +98,9 @@ def test_what_a_program_signals_is_bounded_too(app, monkeypatch):
         job.signal({"go": 1})
     with pytest.raises(mp.IllegalMove, match="has not read"):
         job.signal({"go": 1})
-    app.drain(1)
+    app.drain()
     job.signal({"go": 2})  # there is room again: it has read them
-    app.drain(1)
+    app.drain()
     assert job.refresh().state == "SUCCEEDED"
 
 

@@ -126,9 +126,9 @@ async def test_histories_are_read_in_pages_with_their_attempts(app, api):
     job = app.jobs.get(job_id)
     await job.submit_async()
     for _ in range(3):
-        await app.drain_async(1)
+        await app.drain_async()
         await job.signal_async({"go": 1})
-    await app.drain_async(1)
+    await app.drain_async()
     path = f"/v1/jobs/{job_id}/history"
     whole = (await api.get(path)).json()
     assert whole["next"] is None
