@@ -12,6 +12,7 @@ import pytest
 import milepost as mp
 from milepost.lifecycle import JOB
 from milepost.observe.verify import verify
+from milepost.store import workers
 
 pytestmark = pytest.mark.in_turn
 
@@ -23,7 +24,8 @@ app = mp.App()
 
 @app.job(retries={retries}, poison_limit={poison_limit})
 async def sleep(number: int) -> int:
-    await asyncio.sleep(0.8)
+    if mp.current().fence < {limit}:  # in company: the last time it is alone, and nobody waits
+        await asyncio.sleep(0.8)
     return number
 
 @app.job(retries={retries}, poison_limit={poison_limit})
@@ -66,6 +68,8 @@ def worked_off(folder, database, jobs, *arguments: str) -> int:
                 time.sleep(0.1)
             assert process.returncode == -signal.SIGKILL
             killed += 1
+            with database.driver() as driver:  # its lease is over
+                driver.run(workers.advance_clock, float(QUICK["MILEPOST_LEASE"]))
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -80,14 +84,14 @@ def worked_off(folder, database, jobs, *arguments: str) -> int:
 )
 def test_the_neighbours_of_a_killer_succeed_and_it_is_bounded_f7(tmp_path, app, database, policy):
     retries, poison_limit, cause = policy
-    program = PROGRAM.format(retries=retries, poison_limit=poison_limit)
+    limit = min(poison_limit, retries + 1)
+    program = PROGRAM.format(retries=retries, poison_limit=poison_limit, limit=limit)
     (tmp_path / "crew.py").write_text(program)
     jobs = submitted(app, retries, poison_limit)
     killed = worked_off(tmp_path, database, jobs)
     *neighbours, killer = [app.jobs.get(job.id) for job in jobs]
     assert [job.state for job in neighbours] == [mp.JobState.SUCCEEDED] * 5
     assert (killer.state, killer.error.cause) == (mp.JobState.FAILED, cause)
-    limit = min(poison_limit, retries + 1)
     # The last chance is a process of its own: no worker dies of that.
     assert killed == killer.record.losses == limit - 1
     assert killer.record.errors == 1
@@ -99,7 +103,7 @@ def test_the_neighbours_of_a_killer_succeed_and_it_is_bounded_f7(tmp_path, app, 
 
 
 def test_each_of_several_processes_is_its_own_company(tmp_path, app, database):
-    (tmp_path / "crew.py").write_text(PROGRAM.format(retries=3, poison_limit=3))
+    (tmp_path / "crew.py").write_text(PROGRAM.format(retries=3, poison_limit=3, limit=3))
     jobs = submitted(app, 3, 3)
     assert worked_off(tmp_path, database, jobs, "--processes", "2") == 0, "children are replaced"
     *neighbours, killer = [app.jobs.get(job.id) for job in jobs]
