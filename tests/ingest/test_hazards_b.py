@@ -881,22 +881,34 @@ def test_h_89_calls_are_handed_out_one_by_one(app):
     assert round(take(), -1) == 110
 
 
+class Sleepless:
+    """Moves the store's clock where calls of sources sleep; `naps` are taken all the same."""
+
+    def __init__(self, advance, naps=0.0):
+        self.advance, self.naps = advance, naps
+        self.seconds = []
+
+    def __getattr__(self, name):
+        return getattr(asyncio, name)
+
+    async def sleep(self, wait):
+        self.seconds.append(wait)
+        await asyncio.sleep(self.naps)
+        self.advance(wait)
+
+
 @pytest.fixture
-def slept(app, advance, monkeypatch):
-    """The seconds that calls of sources have slept; the store's clock has moved instead."""
-    seconds = []
+def sleepless(app, advance, monkeypatch):
     app.settings = replace(app.settings, lease=9_999.0)
+    made = Sleepless(advance)
+    monkeypatch.setattr("milepost.ingest.calls.asyncio", made)
+    return made
 
-    class Sleepless:
-        def __getattr__(self, name):
-            return getattr(asyncio, name)
 
-        async def sleep(self, wait):
-            seconds.append(wait)
-            advance(wait)
-
-    monkeypatch.setattr("milepost.ingest.calls.asyncio", Sleepless())
-    return seconds
+@pytest.fixture
+def slept(sleepless):
+    """The seconds that calls of sources have slept; the store's clock has moved instead."""
+    return sleepless.seconds
 
 
 def finish(app, run, advance):
@@ -937,6 +949,16 @@ def test_h_89_a_rate_slower_than_a_worker_waits_gets_on(app, shop, slept, advanc
     """Calls that came back later paid anew each time, and a plan began anew: for ever."""
     pipeline = app.pipeline("slow", shop, **OPTIONS, rate="6/m")
     finish(app, pipeline.start(), advance)
+
+
+def test_h_89_counts_that_a_plan_makes_at_once_take_turns(app, shop, sleepless, advance):
+    """The third of them found that it would wait too long, and the plan began anew: for ever."""
+    sleepless.naps = 0.03  # while one sleeps the others ask
+    pipeline = app.pipeline("slow", shop, **OPTIONS, rate="6/m")
+    run = pipeline.start()
+    finish(app, run, advance)
+    [plan] = [job for job in app.jobs.list() if job.kind == "slow.plan"]
+    assert [entry.move for entry in plan.history] == ["create", "claim", "succeed"]
 
 
 def test_h_90_credentials_are_renewed_once_and_the_call_repeated(app, shop):

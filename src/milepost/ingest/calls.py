@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,9 +48,16 @@ class Calls:
             WeakKeyDictionary()
         )
 
-    async def remote(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Call a method that asks the source itself: within the budget, and again after a login."""
-        await self._wait()
+    async def remote(
+        self, method: Callable[..., Any], *args: Any, turn: asyncio.Lock | None = None
+    ) -> Any:
+        """Call a method that asks the source itself: within the budget, and again after a login.
+
+        Calls with the same `turn` wait one after the other for the next call of a slow rate: the
+        third of them would find that its own is too far away, and be made later.
+        """
+        async with turn or nullcontext():
+            await self._wait()
         try:
             return await self._admitted(method, *args)
         except Later as wish:

@@ -3,6 +3,7 @@
 It also cuts a partition again that outgrew its estimate.
 """
 
+import asyncio
 import hashlib
 import math
 from datetime import UTC, datetime
@@ -112,10 +113,10 @@ class Planner:
         return msgspec.structs.replace(plan, partitions=[*plan.partitions, null])
 
     def _counting(self, window: Window) -> Count:
-        source = self._pipeline.source
+        source, turn = self._pipeline.source, asyncio.Lock()
 
         async def count(low: Any, high: Any) -> int:
-            answer = await self._pipeline.calls.remote(source.count, window, low, high)
+            answer = await self._pipeline.calls.remote(source.count, window, low, high, turn=turn)
             if isinstance(answer, bool) or not isinstance(answer, int):
                 raise Invalid(f"{type(source).__name__}.count() returned {answer!r}: a number")
             return answer
