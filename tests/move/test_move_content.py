@@ -323,6 +323,25 @@ def test_old_entries_find_the_week_of_their_subject(file, server, move):
     assert problems(server) == []
 
 
+def test_a_schema_of_another_name_takes_a_store_as_well(file, server, move):
+    with file.raw() as raw:
+        agree([raw], seed=5, statements=60)
+    named = f"{server.url}&schema=Sales_2"
+    ended = move(file, named)
+    assert ended.code == 0, ended.said
+    with server.raw() as raw:
+        assert raw.value("SELECT to_regnamespace('milepost')::text") is None
+        moved = raw.value('SELECT count(*) FROM "Sales_2".journal')
+    with file.raw() as raw:
+        assert moved == raw.value("SELECT count(*) FROM journal") > 0
+    assert problems(Database(server.backend, named, server.server)) == []
+    again = mp.App(named)
+    job = again.job(name="work")(lambda: 1).submit()
+    again.drain()
+    assert job.refresh().result == 1
+    again.close()
+
+
 # What cannot be carried
 
 

@@ -153,7 +153,10 @@ def move(
 
 def _check_addresses(source: StoreUrl, target: StoreUrl) -> None:
     if source == target:
-        raise Invalid(f"{source} is both the store to move and where it is to go")
+        raise Invalid(
+            f"{source} is both the store to move and where it is to go; name the file that is to "
+            "be moved: --from sqlite:///milepost.db"
+        )
     if not source.can.file or target.can.file:
         raise Invalid(
             f"a store is moved from a SQLite file to PostgreSQL, not from {source} to {target}; "
