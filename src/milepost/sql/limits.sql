@@ -44,7 +44,7 @@ INSERT INTO bucket AS b (scope, key, free_at)
 SELECT bill.scope, bill.key, clock_now.now + least(bill.cost_us, 3.15576e15) * interval '1 microsecond'
   FROM clock_now,
        (SELECT rated.scope, taken.limit_key AS key, ceil(sum(coalesce(taken.units, 1)) * min(rated.unit_us)) AS cost_us
-          FROM rated JOIN taken ON rated.scope = 'job' AND rated.name = split_part(taken.limit_key, '/', 2)
+          FROM rated JOIN taken ON rated.scope = 'job' AND rated.name = milepost_rule_of(taken.limit_key)
          GROUP BY rated.scope, taken.limit_key
          UNION ALL
         SELECT rated.scope, taken.queue, ceil(count(*) * min(rated.unit_us))
@@ -167,7 +167,8 @@ SELECT json_group_array(json_array(number, line, seq, queue, priority, key, unit
 
 -- name: limit_heads
 -- The first jobs of keys: of those that were freed, of the newest jobs, and of so many that follow a place in
--- the order of keys. Says also which keys were looked at, and the last one if there may be more.
+-- the order of keys. Says also how many keys were looked at, and the last one if there may be more: of the line that
+-- got least far, so that no line's keys are left out.
 -- postgres
 -- Nothing to do: job_claim_limited has chosen.
 -- sqlite
@@ -225,7 +226,7 @@ SELECT (SELECT json_group_array(json_array(number, line, seq, queue, priority, k
                                OR EXISTS (SELECT 1 FROM run WHERE run.id = near.run_id AND run.state IN {active}))
                         LIMIT :quantum))),
        (SELECT count(*) FROM visited),
-       (SELECT CASE WHEN max(n) >= :visits THEN max(key) END FROM hopped)
+       (SELECT min(key) FROM hopped WHERE n = :visits)
 
 -- name: limit_leased
 -- The key and the queue of each live lease.

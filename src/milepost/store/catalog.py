@@ -310,8 +310,9 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
     "micros": {"postgres": " * interval '1 microsecond'", "sqlite": ""},
     "db_user": {"postgres": "db_user", "sqlite": "NULL"},
     "rule": {
-        "postgres": "split_part(job.limit_key, '/', 2)",
-        "sqlite": "substr(job.limit_key, 3, instr(substr(job.limit_key, 3), '/') - 1)",
+        "postgres": "milepost_rule_of(job.limit_key)",
+        "sqlite": "replace(replace(substr(job.limit_key, 3,"
+        " instr(substr(job.limit_key, 3), '/') - 1), '%2F', '/'), '%25', '%')",
     },
 }
 # A job of an ordered key keeps its place in line until it has ended: it is the next of its key.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from milepost.limit import LONGEST_US
+from milepost.limit import LONGEST_US, split_key
 from milepost.store.rules import Limit
 
 SLACK_US = 0.5
@@ -59,8 +59,8 @@ class Choice(msgspec.Struct):
 
 
 def rule_of(key: str) -> str:
-    """Name the rule of a key: `stripe/rule/key`."""
-    return key.split("/", 2)[1]
+    """Name the rule of a key."""
+    return split_key(key)[0]
 
 
 def choose(found: Sequence[Candidate], standing: Standing, *, most: int) -> Choice:

@@ -241,3 +241,51 @@ class LimitSuite:
         store.run(creation.create, [NewJob(new_id(), b"1", shared, key=key)])
         [mine] = put(store, "a")
         assert [c.id for c in take(store, kinds=["k 1"])] == [mine]
+
+    def test_a_rule_counts_whatever_its_name_is(self, store: Store) -> None:
+        """In a key `/` and `%` of a rule's name are written otherwise."""
+        store.worker(lease=9_999)
+        names = ("eu/mail", "100%", "a%2Fb", "a%25", "/")
+        for n, name in enumerate(names):
+            declare(store, **{name: Limit(most=1)})
+            put(store, "x", "x", rule=name)
+            assert len(take(store)) == 1, (n, name)
+        declare(
+            store,
+            **{"one/by/one": Limit(ordered=True), "3/s": Limit(rate=3, per_us=10**9, burst=2)},
+        )
+        first, *_ = put(store, *["x"] * 3, rule="one/by/one")
+        put(store, *["x"] * 3, rule="3/s")
+        found = take(store)
+        assert len(found) == 1 + 2
+        store.settle(*((claim, outcome.retry(PROBLEM, after=0)) for claim in found))
+        store.run(timers.wake, actor="m", most=9)
+        assert [c.id for c in take(store)] == [first]
+
+    def test_a_walk_over_keys_leaves_out_none_where_there_are_several_lines(
+        self, store: Store
+    ) -> None:
+        """Where one line had few keys the walk went on behind them, past those of the other."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=0), o=Limit())
+        put(store, *(f"k{n}" for n in range(8)), priority=5)
+        put(store, *(f"k{n}" for n in range(60)))
+        kept = put(store, *(f"k{n}" for n in range(20)), rule="o")
+        found, after = set[str](), ""
+        for _ in range(40):
+            claims, met = look(store, reach=Reach(visits=6, after=after))
+            found |= {claim.id for claim in claims}
+            after = met.after or ""
+        assert found == set(kept)
+
+    def test_an_ordered_key_in_two_lines_goes_on(self, store: Store) -> None:
+        """A deploy gave its kind another priority: neither of the two jobs had the turn."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit(ordered=True))
+        [older] = put(store, "a")
+        [urgent] = put(store, "a", priority=5)
+        for expected in (urgent, older):
+            [claim] = take(store)
+            assert claim.id == expected
+            assert take(store) == []
+            store.settle((claim, GOOD))

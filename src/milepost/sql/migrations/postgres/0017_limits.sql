@@ -80,6 +80,11 @@ BEGIN
                                    16 + (hashtext(name) & 1073741823));
 END $$;
 
+-- Names the rule of a key, as milepost.limit.split_key does: `stripe/rule/key`.
+CREATE FUNCTION milepost_rule_of(limit_key text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+  SELECT replace(replace(split_part(limit_key, '/', 2), '%2F', '/'), '%25', '%')
+$$;
+
 CREATE FUNCTION milepost_us_since(began timestamptz) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
   RETURN (date_part('epoch', clock_timestamp() - began) * 1000000)::bigint;
@@ -99,7 +104,7 @@ END $$;
 -- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. Behind an old
 -- snapshot indexes keep dead entries alive: in line they are passed by floors, under keys by bottoms, below which
 -- nothing waited when that was last looked at. A row without a place comes last: the last of those keys if there may
--- be more, how many were visited, and, of lines without a floor, where the first job stands. What is asked of a job is
+-- be more (of the line that got least far: no line's keys are left out), how many were visited, and, of lines without a floor, where the first job stands. What is asked of a job is
 -- what job_claim asks (a test compares the words). Its plan may be made while the table is small, and must serve a
 -- large one: rows come in the order of their indexes.
 CREATE FUNCTION milepost_find_limited(
@@ -210,7 +215,7 @@ BEGIN
                    (SELECT min(front.seq) FROM front WHERE front.line = line.place),
                    milepost_first_limited(line.queue, line.priority, line.bottom))))::text
             FROM line WHERE line.floor = 0), NULL,
-         (SELECT CASE WHEN max(n) >= asked_visits THEN max(key) END FROM hop WHERE more AND n > 0),
+         (SELECT min(key) FROM hop WHERE more AND n = asked_visits),
          (SELECT count(*) FROM visited), NULL;
 END $$;
 
@@ -304,7 +309,7 @@ BEGIN
        GROUP BY key
       HAVING count(*) > (SELECT most FROM least)
          AND count(*) > coalesce((SELECT rule.most FROM limit_rule AS rule
-                                   WHERE rule.scope = 'job' AND rule.name = split_part(key, '/', 2)), count(*))
+                                   WHERE rule.scope = 'job' AND rule.name = milepost_rule_of(key)), count(*))
        LIMIT 1
     )
     SELECT ARRAY(SELECT place FROM found),
@@ -376,14 +381,14 @@ BEGIN
     SELECT place, line, queue, priority, key, seq, units FROM named
   ), keyed AS MATERIALIZED (
     SELECT keys.key, keys.queue, keys.priority, rule.most, coalesce(rule.ordered, false) AS ordered, rule.unit_us, rule.burst
-      FROM (SELECT DISTINCT ON (key) key, queue, priority FROM found WHERE key IS NOT NULL ORDER BY key, seq) AS keys
-      LEFT JOIN rule ON rule.scope = 'job' AND rule.name = split_part(keys.key, '/', 2)
+      FROM (SELECT DISTINCT ON (key) key, queue, priority FROM found WHERE key IS NOT NULL ORDER BY key, line, seq) AS keys
+      LEFT JOIN rule ON rule.scope = 'job' AND rule.name = milepost_rule_of(keys.key)
   ), counted AS MATERIALIZED (
     SELECT limit_key AS key, count(*) AS live FROM job
      WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed WHERE most IS NOT NULL OR ordered)) AND worker_id IS NOT NULL
      GROUP BY limit_key
   ), turns AS MATERIALIZED (
-    -- Of an ordered key, the first in line; none while one is between two attempts.
+    -- Of an ordered key, the first in the first of its lines; none while one is between two attempts.
     SELECT keyed.key,
            (SELECT job.queued_seq FROM job
              WHERE job.queue = keyed.queue AND job.priority = keyed.priority
