@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import closing
 from itertools import pairwise
 
 import milepost as mp
@@ -219,3 +220,60 @@ def test_the_lowest_priority_gets_an_eighth_under_a_flood(app):
         now += 0.01
     assert [claim.priority for claim in claims[:10]] == [9] * 10
     assert sum(claim.priority == 0 for claim in claims) >= 320 / 8
+
+
+async def test_few_keys_do_not_hide_an_ordered_job_that_is_tried_again_l11(app, working):
+    """It keeps its place, which may be below where keys were looked at: its key stood for good."""
+    second = asyncio.Event()
+
+    @app.job(limit=mp.Limit(key="who", ordered=True), retries=1, retry_delay=2.5)
+    async def step(ctx: mp.Context, who: str, n: int) -> None:
+        if n == 1 and ctx.attempt == 1:
+            raise ValueError(n)
+        if n == 2:
+            second.set()
+
+    @app.job(limit=mp.Limit(1, key="who"))
+    async def other(who: str) -> None:
+        await asyncio.sleep(0.5)
+
+    step.submit_many([("a", 1), ("a", 2)])
+    other.submit_many([("x",)] * 30)
+    async with working(concurrency=10):
+        await asyncio.wait_for(second.wait(), 8)
+
+
+async def test_few_keys_do_not_hide_jobs_behind_many_of_a_kind_unknown_here_l15(
+    database, app, working
+):
+    behind = asyncio.Event()
+
+    @app.job(limit=mp.Limit(5, key="who", name="r"))
+    async def mine(who: str) -> None:
+        if who == "a":
+            behind.set()
+        await asyncio.sleep(0.05)
+
+    with closing(mp.App(database.url)) as elsewhere:
+
+        @elsewhere.job(limit=mp.Limit(5, key="who", name="r"))
+        async def theirs(who: str) -> None: ...
+
+        mine.submit_many([("x",)] * 30)
+        theirs.submit_many([("a",)] * 100)
+        mine.submit_many([("a",)])
+    async with working(concurrency=10):
+        await asyncio.wait_for(behind.wait(), 8)
+
+
+def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():
+    line = LimitedLine()
+    for _ in range(2):
+        reach = line.reach(100)
+        line.learn(look(front=reach.front, visited=4 if reach.visits else 0), reach, taken=100)
+    assert line.reach(100).front == 0
+    line.floors.whole = True
+    assert line.reach(100).front == 100
+    line.floors.whole = False
+    line.learn(look(visited=4), line.reach(100), taken=60)
+    assert line.reach(100).front == 100

@@ -53,6 +53,10 @@ class LimitedLine:
         """Whether the last look met all that stand in the line."""
         self._few = False
         """Whether there are so few keys that a look meets them all."""
+        self._asked = 0
+        """How many jobs the last look was for."""
+        self._spare = False
+        """Whether it found fewer."""
         self._walks = False
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
@@ -79,6 +83,7 @@ class LimitedLine:
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs."""
         self._walks = not self._walks
+        self._asked = most
         here = Reach(
             after=self._after, bottoms=self._bottoms, stripe=self._stripe, stripes=self._stripes
         )
@@ -89,7 +94,9 @@ class LimitedLine:
         visits = min(VISITS, max(1, keys // 8))
         newest = min(NEWEST, max(1, keys // 16))
         if self._few:
-            return replace(here, visits=VISITS, newest=newest, quantum=share)
+            # The first of each key may be for other workers, or old jobs below the bottom.
+            front = max(1, int(most * self._share)) if self._spare or self.floors.whole else 0
+            return replace(here, front=front, visits=VISITS, newest=newest, quantum=share)
         if self._share < 1.0:
             many = VISITS_EMPTY if self._empty else VISITS_MOST
             return replace(
@@ -115,6 +122,7 @@ class LimitedLine:
         self._left = self.blocked or (self._left and not self.floors.whole)
         self._short = look.locked == STRIPES and look.front < reach.front
         self._empty = self.blocked and not taken
+        self._spare = taken < self._asked
         if reach.visits:
             self._few = look.visited > 0 and look.after is None and not reach.after
             self._after = look.after or ""
