@@ -15,13 +15,31 @@ VISITS_EMPTY = 48
 KEYS_LEAST, KEYS_MOST = 4, 2_000
 CHEAP_US, LOOK_US = 25, 6_000
 """A key usually takes 5 microseconds to look at, and more behind an old snapshot: then a look has
-so many that it takes no longer than this."""
+so many that they take no longer than this."""
+FADE, PROBE = 0.8, 4
+"""How much of a look counts after the next one; one in so many is half as large, to compare."""
 NEWEST = 8
 """The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
 FREED_MOST = 1_000
 SHARE_LEAST = 1 / 16
 RULES_SECONDS = 1.0
 """How long a store without rules is taken for one, while there are other jobs to claim."""
+
+
+class KeyCost:
+    """What a key takes in a look, apart from what every look takes: the slope of recent looks."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0] * 5
+
+    def learn(self, keys: int, us: float) -> float:
+        """Take a look into account; answer with the microseconds of a key."""
+        one = (1.0, keys, us, keys * keys, keys * us)
+        self._sums = [FADE * old + new for old, new in zip(self._sums, one, strict=True)]
+        n, x, y, xx, xy = self._sums
+        spread = n * xx - x * x
+        # Where all were of one size, nobody can tell.
+        return (n * xy - x * y) / spread if spread >= n * n else y / max(x, 1.0)
 
 
 class LimitedLine:
@@ -61,8 +79,10 @@ class LimitedLine:
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
         self._freed: dict[Freed, None] = {}
+        self._cost = KeyCost()
         self._affordable = float(KEYS_MOST)
         """How many keys a look has time for."""
+        self._turn = 0
         self._bottoms: dict[tuple[str, int], int] = {}
 
     def must_ask(self, now: float, *, idle: bool) -> bool:
@@ -83,13 +103,16 @@ class LimitedLine:
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs."""
         self._walks = not self._walks
+        self._turn += 1
         self._asked = most
         here = Reach(
             after=self._after, bottoms=self._bottoms, stripe=self._stripe, stripes=self._stripes
         )
         # Each key gets the same share; where none could be taken, its first job is enough to see.
         share = 1 if self._empty else max(1, most // self._keys)
-        keys = max(KEYS_LEAST, int(self._affordable))
+        keys = int(self._affordable)
+        if keys < most and self._turn % PROBE == 0:
+            keys //= 2
         most = min(most, keys)
         visits = min(VISITS, max(1, keys // 8))
         newest = min(NEWEST, max(1, keys // 16))
@@ -137,9 +160,10 @@ class LimitedLine:
         """Learn how many keys a look has time for, from what each of them took in this one."""
         if self.floors.whole or not look.took_us:
             return  # the line was walked from its bottom, which says nothing of keys
-        each = look.took_us / max(KEYS_LEAST, look.front + look.visited)
-        keys = KEYS_MOST if each < CHEAP_US else LOOK_US / each
-        self._affordable = (self._affordable + keys) / 2
+        each = self._cost.learn(look.front + look.visited, look.took_us)
+        wanted = KEYS_MOST if each < CHEAP_US else max(KEYS_LEAST, LOOK_US / each)
+        # One look that took long for another reason must not let the next one have thousands.
+        self._affordable = min(2 * self._affordable, (self._affordable + wanted) / 2)
 
     def _learn_share(self, look: Look) -> None:
         seen = max(1, look.front)
