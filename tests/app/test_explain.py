@@ -228,7 +228,10 @@ def test_finished_jobs(app, work):
     job = work.submit()
     settle(app, claimed(app), outcome.failed(Problem(type="Fail", message="x")))
     assert reasons(job) == ["failed", "traceback", "final"]
-    assert f"it failed (error) with Fail; `milepost jobs show {job.id}` has" in job.explain().text
+    assert job.explain().details[:2] == (
+        "it failed (error) with Fail",
+        f"what it said, and its traceback: `milepost jobs show {job.id}`",
+    )
     assert job.explain().next.endswith(f"`milepost jobs rerun {job.id}`")
     again = job.rerun()
     assert reasons(job) == ["failed", "traceback", "rerun"]

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime
 from html import unescape
 from itertools import accumulate
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 import milepost as mp
 from milepost.store import blockers, pipeline_page
 from milepost.web.api import create_api
+from milepost.web.dashboard import words
 from milepost.web.dashboard.pipeline_figures import BARS, density_bars
 
 HTML = {"Accept": "text/html"}
@@ -252,4 +254,23 @@ async def test_tokens_of_a_tenant_or_another_queue_see_nothing_of_it(app, pipeli
         shown = (await client.get("/pipelines/stones", headers=reader)).text
         assert 'href="/pipelines/stones/watermark"' not in shown
         assert 'title="needs the scope submit"' in shown
+    await app.client.close_async()
+
+
+async def test_a_pipeline_of_any_name_has_a_page_and_can_be_started_there(app, source):
+    """A slash in it led nowhere, and a page that followed another address was loaded for ever."""
+    name = "eu/stones 100%?\x1b"
+    app.pipeline(name, source, key="id", partition_by="price", table="eu_stones")
+    transport = httpx2.ASGITransport(app=create_api(app, access="local"))
+    client = httpx2.AsyncClient(transport=transport, base_url="http://test", headers=HTML)
+    async with client as pages:
+        here = f"/pipelines/{quote(name, safe='')}"
+        started = await send(pages, f"{here}/start", what="incremental")
+        assert (started.status_code, started.headers["location"]) == (303, here)
+        page = unescape((await pages.get(here)).text)
+        assert words.visible(name) in page
+        [followed] = re.findall(r'hx-sse:connect="([^"]*)"', page)
+        assert followed == here.replace("%2F", "/")
+        told = await pages.get(f"/v1/explain/pipeline/{quote(name, safe='')}")
+        assert told.json()["id"] == name
     await app.client.close_async()

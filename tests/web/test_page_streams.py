@@ -63,6 +63,7 @@ class Request:
         self.url = URL("http://test/page")
         self.headers: dict[str, str] = {}
         self.scope = {"milepost.principal": Principal(who, EVERYTHING), "root_path": ""}
+        self.scope |= {"path": "/page", "query_string": b""}
         self.scope["milepost.authenticate"] = self.admitted
 
     async def admitted(self) -> None:

@@ -254,7 +254,7 @@ def _ended(job: Job) -> OfJob:
         if job.error is not None:
             yield (
                 J.TRACEBACK,
-                f"`milepost jobs show {job.id}` has what it said, and its traceback",
+                f"what it said, and its traceback: `milepost jobs show {job.id}`",
             )
     if job.rerun_by is not None:
         yield J.RERUN, f"it was run again as job {job.rerun_by}"

@@ -119,7 +119,8 @@ def on_broker(found: QueueBroker) -> list[tuple[QueueReason, str]]:
         count = some(stand.told, "job was", "jobs were")
         oldest = f"the oldest handed out {span(stand.oldest)} ago"
         told += f": {count} told{often}, {stand.untold:,} yet to be, {oldest}"
-    counts = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in report.figures.items())
+    figures = report.figures.items() if report.up else ()  # else they are old
+    counts = ", ".join(f"{n:,} {word.replace('_', ' ')}" for word, n in figures)
     return [*why, (Q.ON_BROKER, told + (f"; the broker has {counts}" if counts else ""))]
 
 

@@ -8,7 +8,7 @@ from tests.support.scenes.stage import Stage, scene
 
 def _submitted(stage: Stage) -> tuple[str, NatsServer]:
     server = stage.on_broker()
-    [job] = stage.submit(queue=stage.queue)
+    [job] = stage.submit()
     stage.employ()
     return job, server
 

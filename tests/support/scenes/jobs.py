@@ -1,12 +1,19 @@
 """Jobs: everything that keeps one from running but limits and brokers, and how they end."""
 
 from milepost import outcome
+from milepost.batch.handles import RunHandle
 from milepost.context import Context
 from milepost.outcome import Output
 from milepost.store import fanin, queues, runs, timers
 from tests.support.scenes.stage import Stage, scene
 
 HOURS = 2 * 3_600.0
+
+
+def pause(stage: Stage) -> None:
+    """Pause the queue."""
+    by, reason = stage.word("ana"), stage.word("the bank is down")
+    stage.run(queues.pause, stage.queue, paused=True, actor=by, reason=reason)
 
 
 # In line
@@ -30,15 +37,15 @@ def in_line_for_any_of_two(stage: Stage) -> str:
 @scene("busy")
 def busy(stage: Stage) -> str:
     [job] = stage.submit()
-    stage.employ(slots='{"EXECUTING": 4}')
+    stage.employ(busy=True)
     return job
 
 
 @scene("busy")
 def both_are_busy(stage: Stage) -> str:
     [job] = stage.submit()
-    stage.employ("a", slots='{"EXECUTING": 4}')
-    stage.employ("b", slots='{"EXECUTING": 4}')
+    stage.employ("a", busy=True)
+    stage.employ("b", busy=True)
     return job
 
 
@@ -67,15 +74,15 @@ def no_worker(stage: Stage) -> str:
 @scene("no_worker_for_queue")
 def no_worker_for_queue(stage: Stage) -> str:
     [job] = stage.submit()
-    stage.employ("a", queues='["slow"]')
-    stage.employ("b", queues='["mail"]')
+    stage.employ("a", queues=["slow"])
+    stage.employ("b", queues=["mail"])
     return job
 
 
 @scene("no_worker_for_kind")
 def no_worker_for_kind(stage: Stage) -> str:
     [job] = stage.submit()
-    stage.employ(kinds=f'["{stage.kind} 2", "{stage.kind} 3"]')
+    stage.employ(kinds=[f"{stage.kind} 2", f"{stage.kind} 3"])
     return job
 
 
@@ -83,14 +90,14 @@ def no_worker_for_kind(stage: Stage) -> str:
 def queue_paused(stage: Stage) -> str:
     [job] = stage.submit(deadline=HOURS)
     stage.employ()
-    stage.run(queues.pause, "default", paused=True, actor="ana", reason="the bank is down")
+    pause(stage)
     return job
 
 
 @scene("queue_paused", "no_worker")
 def paused_and_no_worker(stage: Stage) -> str:
     [job] = stage.submit()
-    stage.run(queues.pause, "default", paused=True, actor="ana")
+    pause(stage)
     return job
 
 
@@ -218,16 +225,21 @@ def held(stage: Stage) -> str:
 
 @scene("held", of=["job"])
 def held_with_its_run(stage: Stage) -> str:
-    batch = stage.app.batch("pack", params=str)
-
-    @batch.step
-    def work(customer: str) -> None: ...
-
-    run = batch.start("acme", hold=True)
+    run = held_run(stage)
     run.add(["acme"])
-    stage.employ(kinds='["pack.work 1"]')
+    stage.employ()
     [job] = stage.app.jobs.list(where=f"run:{run.id}")
     return job.id
+
+
+def held_run(stage: Stage) -> RunHandle:
+    """Start a run that waits for its items."""
+    batch = stage.batch(str)
+
+    @batch.step(name=stage.word("work"), queue=stage.queue)
+    def work(customer: str) -> None: ...
+
+    return batch.start("acme", hold=True)
 
 
 # Of a run
@@ -235,19 +247,18 @@ def held_with_its_run(stage: Stage) -> str:
 
 def two_steps(stage: Stage, *, jobs: int = 2) -> str:
     """Start a run with so many jobs in its first step, whose second step has a gate."""
-    batch = stage.app.batch("pack", params=int)
+    batch = stage.batch(int, first="read")
 
-    @batch.step
+    @batch.step(name=stage.word("read"), queue=stage.queue)
     def read(number: int) -> list[int]:
         return [number]
 
-    @batch.step(gated=True)
+    @batch.step(name=stage.word("write"), queue=stage.queue, gated=True)
     def write(number: int) -> None: ...
 
     run = batch.start(1, hold=True)
     run.add(range(jobs))
     run.submit()
-    stage.kind = "pack.read"
     return run.id
 
 
@@ -295,7 +306,7 @@ def stopping(stage: Stage) -> tuple[str, str]:
     run_id = two_steps(stage)
     stage.employ()
     [claim] = stage.claim()
-    stage.run(runs.cancel, run_id, reason="a wrong folder", actor="ana")
+    stage.run(runs.cancel, run_id, reason=stage.word("a wrong folder"), actor="ana")
     found = {job.id for job in stage.app.jobs.list(where=f"run:{run_id}")}
     [waiting] = found - {claim.id}
     return claim.id, waiting
@@ -309,7 +320,7 @@ def running(stage: Stage) -> str:
     [job] = stage.submit()
     stage.employ()
     [claim] = stage.claim()
-    Context(claim, stage.app.client).progress(0.4, "page 4 of 10")
+    Context(claim, stage.app.client).progress(0.4, stage.word("page 4 of 10"))
     return job
 
 
@@ -318,7 +329,7 @@ def asked_to_stop(stage: Stage) -> str:
     [job] = stage.submit()
     stage.employ()
     stage.claim()
-    stage.app.jobs.get(job).cancel("not needed any more")
+    stage.app.jobs.get(job).cancel(stage.word("not needed any more"))
     return job
 
 
@@ -388,5 +399,5 @@ def of_run(stage: Stage) -> str:
 @scene("cancelled", "final", of=["job"])
 def cancelled(stage: Stage) -> str:
     [job] = stage.submit()
-    stage.app.jobs.get(job).cancel("not needed any more")
+    stage.app.jobs.get(job).cancel(stage.word("not needed any more"))
     return job

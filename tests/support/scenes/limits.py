@@ -4,9 +4,20 @@ import milepost as mp
 from tests.support.scenes.jobs import HOURS
 from tests.support.scenes.stage import Stage, scene
 
-OF_CUSTOMER = mp.Limit(1, key="customer", name="exports")
-IN_ORDER = mp.Limit(key="customer", ordered=True, name="exports")
-SLOWLY = mp.Limit(rate="1/h", key="customer", name="exports")
+
+def of_customer(stage: Stage) -> mp.Limit:
+    """Limit jobs to one of a customer."""
+    return mp.Limit(1, key="customer", name=stage.word("exports"))
+
+
+def in_order(stage: Stage, key: str | None = "customer") -> mp.Limit:
+    """Let jobs of a customer, or all, run in order."""
+    return mp.Limit(key=key, ordered=True, name=stage.word("exports"))
+
+
+def slowly(stage: Stage) -> mp.Limit:
+    """Let a job of a customer start in an hour."""
+    return mp.Limit(rate="1/h", key="customer", name=stage.word("exports"))
 
 
 def _second(stage: Stage, limit: mp.Limit | None = None) -> str:
@@ -20,25 +31,25 @@ def _second(stage: Stage, limit: mp.Limit | None = None) -> str:
 
 @scene("limit")
 def limit(stage: Stage) -> str:
-    return _second(stage, OF_CUSTOMER)
+    return _second(stage, of_customer(stage))
 
 
 @scene("limit")
 def limit_that_somebody_set_to_none(stage: Stage) -> str:
-    [job] = stage.submit(limit=OF_CUSTOMER)
+    [job] = stage.submit(limit=of_customer(stage))
     stage.employ()
-    stage.app.limits.set("exports", most=0, reason="their shop is down")
+    stage.app.limits.set(stage.word("exports"), most=0, reason=stage.word("their shop is down"))
     return job
 
 
 @scene("turn")
 def turn(stage: Stage) -> str:
-    return _second(stage, IN_ORDER)
+    return _second(stage, in_order(stage))
 
 
 @scene("turn")
 def turn_of_a_job_that_sleeps(stage: Stage) -> str:
-    [_, waits] = stage.submit(2, limit=IN_ORDER)
+    [_, waits] = stage.submit(2, limit=in_order(stage))
     stage.employ()
     stage.fail(after=HOURS)
     return waits
@@ -46,24 +57,24 @@ def turn_of_a_job_that_sleeps(stage: Stage) -> str:
 
 @scene("no_worker_for_kind", "turn")
 def turn_of_a_job_that_nobody_knows(stage: Stage) -> str:
-    [_, waits] = stage.submit(2, limit=IN_ORDER)
-    stage.employ(kinds='["other 1"]')
+    [_, waits] = stage.submit(2, limit=in_order(stage))
+    stage.employ(kinds=["other 1"])
     return waits
 
 
 @scene("turn")
 def turn_among_all(stage: Stage) -> str:
-    return _second(stage, mp.Limit(ordered=True, name="exports"))
+    return _second(stage, in_order(stage, None))
 
 
 @scene("retry", "due", "has_turn")
 def has_turn(stage: Stage) -> str:
-    return _sleeps(stage, IN_ORDER)
+    return _sleeps(stage, in_order(stage))
 
 
 @scene("retry", "due", "has_turn")
 def has_turn_among_all(stage: Stage) -> str:
-    return _sleeps(stage, mp.Limit(ordered=True, name="exports"))
+    return _sleeps(stage, in_order(stage, None))
 
 
 def _sleeps(stage: Stage, limit: mp.Limit) -> str:
@@ -75,7 +86,7 @@ def _sleeps(stage: Stage, limit: mp.Limit) -> str:
 
 @scene("rate")
 def rate(stage: Stage) -> str:
-    [_, waits] = stage.submit(2, limit=SLOWLY)
+    [_, waits] = stage.submit(2, limit=slowly(stage))
     stage.employ()
     stage.claim()
     return waits
@@ -83,7 +94,7 @@ def rate(stage: Stage) -> str:
 
 @scene("rate")
 def rate_behind_others(stage: Stage) -> str:
-    *_, last = stage.submit(4, limit=SLOWLY)
+    *_, last = stage.submit(4, limit=slowly(stage))
     stage.employ()
     stage.claim()
     return last
@@ -91,13 +102,13 @@ def rate_behind_others(stage: Stage) -> str:
 
 @scene("queue_limit")
 def queue_limit(stage: Stage) -> str:
-    stage.app.queue("default", most=1)
+    stage.app.queue(stage.queue, most=1)
     return _second(stage)
 
 
 @scene("queue_rate")
 def queue_rate(stage: Stage) -> str:
-    stage.app.queue("default", rate="1/h")
+    stage.app.queue(stage.queue, rate="1/h")
     [_, waits] = stage.submit(2)
     stage.employ()
     stage.claim()
@@ -106,8 +117,8 @@ def queue_rate(stage: Stage) -> str:
 
 @scene("limit", "queue_limit", "queue_rate")
 def limits_of_key_and_queue(stage: Stage) -> str:
-    stage.app.queue("default", most=1, rate="1/h")
-    [_, waits] = stage.submit(2, limit=OF_CUSTOMER)
+    stage.app.queue(stage.queue, most=1, rate="1/h")
+    [_, waits] = stage.submit(2, limit=of_customer(stage))
     stage.employ()
     stage.claim()
     stage.advance(600)

@@ -16,10 +16,10 @@ DAY = 86_400.0
 
 
 def _nightly(stage: Stage) -> str:
-    job = stage.app.job(name="report")(_report)
-    stage.app.schedule(job, "0 2 * * *", name="nightly report")
+    job, name = stage.app.job(name=stage.word("report"))(_report), stage.word("nightly report")
+    stage.app.schedule(job, "0 2 * * *", name=name)
     stage.app.drain()
-    return "nightly report"
+    return name
 
 
 def _report() -> None: ...
@@ -43,7 +43,7 @@ def schedule_that_fired(stage: Stage) -> str:
 @scene("paused", "fired", of=SCHEDULE)
 def schedule_paused(stage: Stage) -> str:
     name = _nightly(stage)
-    stage.run(schedules.pause, name, paused=True, actor="ana")
+    stage.run(schedules.pause, name, paused=True, actor=stage.word("ana"))
     stage.employ()
     return name
 
@@ -78,21 +78,23 @@ def _told(stage: Stage, *, kind: str = "webhook", number: int = 1) -> str:
     stage.employ()
     if kind != "pull":
         _declare(stage)
-    stage.submit(number, channel="shop news")
+    stage.submit(number, channel=stage.word("shop news"))
     for _ in range(number):
         stage.settle(outcome.succeeded())
-    return "shop news"
+    return stage.word("shop news")
 
 
 def _declare(stage: Stage) -> None:
     target = "https://shop.example/hooks"
-    declared = {"name": "shop news", "kind": "webhook", "target": target, "tenant": ""}
+    name = stage.word("shop news")
+    declared = {"name": name, "kind": "webhook", "target": target, "tenant": ""}
     stage.run(outbox.declare, [declared])
 
 
 def _refused(stage: Stage, *, most: int) -> None:
-    [message] = stage.run(outbox.take, "shop news", most=1, lease_seconds=1.0)
-    failure = outbox.Failure(message.id, message.fence, "answered 503", delay_us=int(HOURS * 1e6))
+    [message] = stage.run(outbox.take, stage.word("shop news"), most=1, lease_seconds=1.0)
+    error, delay_us = stage.word("answered 503"), int(HOURS * 1e6)
+    failure = outbox.Failure(message.id, message.fence, error, delay_us=delay_us)
     stage.run(outbox.failed, [failure], most=most)
 
 
@@ -119,7 +121,7 @@ def channel_that_is_pulled(stage: Stage) -> str:
 @scene("stopped", "waiting", of=CHANNEL)
 def channel_stopped(stage: Stage) -> str:
     name = _told(stage)
-    stage.run(outbox.stop, name, reason="they moved", actor="ana")
+    stage.run(outbox.stop, name, reason=stage.word("they moved"), actor=stage.word("ana"))
     stage.advance(HOURS)
     return name
 
@@ -179,13 +181,13 @@ def _orders(stage: Stage, *, away: bool = False, **options: Any) -> mp.Pipeline[
     source = Orders()
     source.away = away
     given = {"key": "id", "partition_by": "id", "partitions": 2, "table": "orders", **options}
-    return stage.app.pipeline("shop orders", source, **given)
+    return stage.app.pipeline(stage.word("shop orders"), source, **given)
 
 
 @scene("watermark", "run", of=PIPELINE)
 def pipeline_that_waits_for_a_worker(stage: Stage) -> str:
     _orders(stage).start()
-    return "shop orders"
+    return stage.word("shop orders")
 
 
 @scene("watermark", "run", of=PIPELINE)
@@ -193,27 +195,27 @@ def pipeline_that_was_read(stage: Stage) -> str:
     _orders(stage).start()
     stage.app.drain(20)
     stage.advance(HOURS)
-    return "shop orders"
+    return stage.word("shop orders")
 
 
 @scene("watermark", "run", of=PIPELINE)
 def pipeline_that_a_schedule_starts(stage: Stage) -> str:
     pipeline = _orders(stage)
-    pipeline.start().cancel("enough")
-    stage.app.schedule(pipeline, "0 2 * * *", name="nightly orders")
+    pipeline.start().cancel(stage.word("enough"))
+    stage.app.schedule(pipeline, "0 2 * * *", name=stage.word("nightly orders"))
     stage.app.drain(20)
-    return "shop orders"
+    return stage.word("shop orders")
 
 
 @scene("watermark", "run", of=PIPELINE)
 def pipeline_behind_the_limit_of_its_queue(stage: Stage) -> str:
-    stage.app.queue("slow", most=1)
-    stage.submit(queue="slow")
+    stage.app.queue(stage.queue, most=1)
+    stage.submit()
     stage.employ(kinds=None)
     stage.claim()
-    _orders(stage, queue="slow").start()
+    _orders(stage, queue=stage.queue).start()
     stage.advance(HOURS)
-    return "shop orders"
+    return stage.word("shop orders")
 
 
 @scene("watermark", "run", of=PIPELINE)
@@ -221,7 +223,7 @@ def pipeline_on_a_broker(stage: Stage) -> str:
     stage.on_broker()
     _orders(stage, queue=stage.queue).start()
     stage.employ(kinds=None)
-    return "shop orders"
+    return stage.word("shop orders")
 
 
 @scene("watermark", "gaps", "run", of=PIPELINE)
@@ -229,4 +231,4 @@ def pipeline_with_gaps(stage: Stage) -> str:
     _orders(stage, away=True).start()
     stage.app.drain(20)
     stage.advance(HOURS)
-    return "shop orders"
+    return stage.word("shop orders")

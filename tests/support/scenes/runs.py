@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import milepost as mp
 from milepost import outcome
-from milepost.batch.handles import RunHandle
 from milepost.store import fanin
 from milepost.store.runs import cancel_rest
-from tests.support.scenes.jobs import outputs, stopping, two_steps
+from tests.support.scenes.jobs import held_run, outputs, stopping, two_steps
 from tests.support.scenes.stage import Stage, scene
 
 RUN = ["run"]
@@ -15,24 +14,15 @@ RUN = ["run"]
 
 @scene("held", of=RUN)
 def held_and_empty(stage: Stage) -> str:
-    return _held(stage).id
+    return held_run(stage).id
 
 
 @scene("held", "step", "held", of=RUN)
 def held_with_a_job(stage: Stage) -> str:
-    run = _held(stage)
+    run = held_run(stage)
     run.add(["acme"])
-    stage.employ(kinds='["pack.work 1"]')
+    stage.employ()
     return run.id
-
-
-def _held(stage: Stage) -> RunHandle:
-    batch = stage.app.batch("pack", params=str)
-
-    @batch.step
-    def work(customer: str) -> None: ...
-
-    return batch.start("acme", hold=True)
 
 
 @scene("stopping", "step", "run_stopping", of=RUN)
@@ -86,13 +76,13 @@ def run_that_failed_by_its_policy(stage: Stage) -> str:
 
 
 def _ended(stage: Stage, *, failing: int) -> str:
-    batch = stage.app.batch("pack", params=int, policy=mp.Tolerate(0.1))
+    batch = stage.batch(int, policy=mp.Tolerate(0.1))
 
-    @batch.step
+    @batch.step(queue=stage.queue)
     def read(count: int) -> Iterator[int]:
         yield from range(count)
 
-    @batch.step(retries=0)
+    @batch.step(name=stage.word("write"), retries=0)
     def write(number: int) -> None:
         if number < failing:
             raise mp.Fail(f"{number} is torn")
@@ -104,9 +94,9 @@ def _ended(stage: Stage, *, failing: int) -> str:
 
 @scene("failed", of=RUN)
 def run_that_missed_its_deadline(stage: Stage) -> str:
-    batch = stage.app.batch("pack", params=int)
+    batch = stage.batch(int)
 
-    @batch.step
+    @batch.step(queue=stage.queue)
     def read(count: int) -> None: ...
 
     run = batch.start(1, deadline=60)
@@ -119,20 +109,20 @@ def run_that_missed_its_deadline(stage: Stage) -> str:
 @scene("cancelled", of=RUN)
 def run_that_was_cancelled(stage: Stage) -> str:
     run_id = two_steps(stage)
-    stage.app.runs.get(run_id).cancel("a wrong folder")
+    stage.app.runs.get(run_id).cancel(stage.word("a wrong folder"))
     stage.app.maintain_once()
     return run_id
 
 
 @scene("running", of=RUN)
 def reducer_that_runs(stage: Stage) -> str:
-    batch = stage.app.batch("pack", params=int)
+    batch = stage.batch(int)
 
-    @batch.step
+    @batch.step(queue=stage.queue)
     def read(count: int) -> int:
         return count
 
-    @batch.reduce
+    @batch.reduce(name=stage.word("add_up"), queue=stage.queue)
     def add_up(found: list[int]) -> int:
         return sum(found)
 
@@ -146,15 +136,14 @@ def reducer_that_runs(stage: Stage) -> str:
 @scene("step", "limit", of=RUN)
 def run_whose_limit_is_used_up(stage: Stage) -> str:
     """It goes on: as many of its jobs run as may."""
-    batch = stage.app.batch("pack", params=int)
+    batch = stage.batch(int, first="read")
 
-    @batch.step(limit=mp.Limit(1, name="exports"))
+    @batch.step(name=stage.word("read"), queue=stage.queue, limit=mp.Limit(1, name="exports"))
     def read(number: int) -> None: ...
 
     run = batch.start(1, hold=True)
     run.add(range(3))
     run.submit()
-    stage.kind = "pack.read"
     stage.employ()
     stage.claim()
     stage.advance(600)

@@ -1,5 +1,6 @@
 """A store with a program on it, whose clock, workers and brokers a scene has in its hand."""
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ from typing import Any
 
 import milepost as mp
 from milepost import outcome
+from milepost.batch.declaration import Batch
 from milepost.outcome import Outcome, Problem
 from milepost.records import Claim, Settlement
 from milepost.relay.nats import Nats
@@ -27,11 +29,13 @@ CUSTOMER = "acme"
 class Stage:
     """What a scene is played on."""
 
-    def __init__(self, url: str, *, subject: str) -> None:
+    def __init__(self, url: str, *, subject: str, word: Callable[[str], str] = str) -> None:
+        """Play on a store; `word` makes names and texts of people into what is to be shown."""
         self.url = url
         self.subject = subject
-        self.kind = "work"
-        self.queue = "default"
+        self.word = word
+        self.kind = word("work")
+        self.queue = word("default")
         self._left = ExitStack()
         self.app = self.program()
         self._submit: Callable[[str], Any] | None = None
@@ -58,61 +62,72 @@ class Stage:
 
     def declare(self, handler: Any = None, **declared: Any) -> None:
         """Declare what is submitted: a job; or a batch of one step, where runs are looked at."""
-        self.queue = declared.get("queue", self.queue)
+        self.queue = declared.setdefault("queue", self.queue)
         handler = handler or _work
         if self.subject != "run":
             self._submit = self.app.job(name=self.kind, **declared)(handler).submit
             return
         [params] = [type_ for name, type_ in handler.__annotations__.items() if name != "return"]
-        batch = self.app.batch("pack", params=params)
-        batch.step(name="work", **declared)(handler)
-        self.kind = "pack.work"
+        batch = self.batch(params)
+        batch.step(name=self.word("work"), **declared)(handler)
         self._submit = lambda customer: _first_of(self.app, batch.start(customer).id)
 
-    def submit(self, number: int = 1, *, customer: str = CUSTOMER, **declared: Any) -> list[str]:
+    def batch(self, params: Any, *, first: str = "work", **options: Any) -> Batch:
+        """Declare a batch; workers know the kind of its first step."""
+        made = self.app.batch(self.word("pack"), params=params, **options)
+        self.kind = f"{made.name}.{self.word(first)}"
+        return made
+
+    def submit(self, number: int = 1, **declared: Any) -> list[str]:
         """Submit jobs of one kind, which is declared with the first; each of a run of its own."""
         if self._submit is None:
             self.declare(**declared)
         assert self._submit is not None
-        made = [self._submit(customer) for _ in range(number)]
+        made = [self._submit(self.word(CUSTOMER)) for _ in range(number)]
         return [str(getattr(one, "id", one)) for one in made]
 
     def ask(self, **options: Any) -> str:
         """Submit a job with options of its own; it is of no run."""
-        job = self.app.job(name=self.kind)(_work)
+        job = self.app.job(name=self.kind, queue=self.queue)(_work)
         return str(job.options(**options).submit(CUSTOMER).id)
+
+    # Workers
 
     def employ(
         self,
         name: str = "w",
         *,
-        kinds: str | None = "",
-        queues: str | None = None,
-        slots: str = '{"FREE": 4}',
+        kinds: Sequence[str] | None = (),
+        queues: Sequence[str] | None = None,
+        busy: bool = False,
         lease: float = LEASE_SECONDS,
     ) -> None:
-        """Enter a worker, as one that lives somewhere would enter itself."""
-        known = f'["{self.kind} 1"]' if kinds == "" else kinds
+        """Enter a worker, as one that lives somewhere would enter itself; None: all kinds."""
+        known = [f"{self.kind} 1"] if kinds == () else kinds
         new = NewWorker(
-            id=name, lease_us=round(lease * 1e6), kinds=known, queues=queues, slots=slots
+            id=self.word(name),
+            lease_us=round(lease * 1e6),
+            kinds=None if known is None else json.dumps(known),
+            queues=None if queues is None else json.dumps(queues),
+            slots='{"EXECUTING": 4}' if busy else '{"FREE": 4}',
         )
         self.run(workers.register, new)
 
     def claim(self, most: int = 1, *, worker: str = "w", alone: bool = False) -> list[Claim]:
         """Claim jobs as a worker does, under limits or not."""
         line = jobs.lines([self.queue])
-        asked = {"worker_id": worker, "line": line, "most": most, "alone": alone}
+        asked = {"worker_id": self.word(worker), "line": line, "most": most, "alone": alone}
         found, _ = self.run(limits.claim, **asked, reach=WIDE)
         return list(found) or list(self.run(jobs.claim, **asked))
 
     def settle(self, ended: Outcome, *, worker: str = "w") -> None:
         """Claim the next job, and end its attempt so."""
         [claim] = self.claim(worker=worker)
-        self.run(jobs.settle, [Settlement(claim, ended)], actor=worker)
+        self.run(jobs.settle, [Settlement(claim, ended)], actor=self.word(worker))
 
     def fail(self, *, after: float | None = None) -> None:
         """Claim the next job, and let its attempt fail: for good, or until then."""
-        problem = Problem(type="ConnectionError", message="503 from the bank")
+        problem = Problem(type=self.word("ConnectionError"), message="503 from the bank")
         self.settle(
             outcome.failed(problem) if after is None else outcome.retry(problem, after=after)
         )
@@ -135,11 +150,10 @@ class Stage:
         self._left.callback(server.kill)
         return server
 
-    def on_broker(self, queue: str = "hinted") -> NatsServer:
-        """Put a queue on a broker."""
+    def on_broker(self) -> NatsServer:
+        """Put the queue on a broker."""
         server = self.nats()
-        self.app.queue(queue, transport=Nats(server.url, stream="S"))
-        self.queue = queue
+        self.app.queue(self.queue, transport=Nats(server.url, stream="S"))
         return server
 
     def hand_out(self) -> None:

@@ -7,18 +7,25 @@ from dataclasses import dataclass
 import pytest
 
 import milepost as mp
+from milepost.cli.output import printable
 from milepost.store.reasons import REASONS, RunReason
 from tests.support.browser import SCREENS
 from tests.support.explained import Told, path_of, printed
 from tests.support.scenes import SCENES, Scene, Stage
 from tests.support.serving import served_under
+from tests.web.browser.test_hostile import NAME, STATE
 
 TRIES = 20
+INERT = {"hit": None, "wide": SCREENS["phone"][0], "acting": False, "made": 0}
 SHOWN = """() => {
   const texts = (name) => [...document.querySelectorAll(`.${name}`)].map((one) => one.textContent);
-  return { details: texts("explained"), ruled_out: texts("ruled-out").join(""),
-    next: texts("next").join(""), wide: document.documentElement.scrollWidth };
+  return [texts("explained"), texts("ruled-out").join(""), texts("next").join("")];
 }"""
+
+
+def hostile(text: str) -> str:
+    """Make markup, what acts on the text around it, and a very long word of a name."""
+    return f"{text}{NAME}{'w' * 90}"
 
 
 def covering() -> list[Scene]:
@@ -61,7 +68,7 @@ def played(backends) -> Iterator[tuple[str, list[Played]]]:
     databases, shown = [], []
     for number, scene in enumerate(covering()):
         databases.append(backends.take("sqlite"))
-        stage = Stage(databases[-1].url, subject=scene.subject)
+        stage = Stage(databases[-1].url, subject=scene.subject, word=hostile)
         shown.append(Played(scene, stage, scene.play(stage), f"/{number}"))
     apps = {one.prefix: mp.App(one.stage.url) for one in shown}
     with served_under(apps) as address:
@@ -73,7 +80,7 @@ def played(backends) -> Iterator[tuple[str, list[Played]]]:
 
 
 async def test_every_explanation_on_a_page_is_that_of_the_command(played, opened):
-    """Nothing of it is wider than a phone."""
+    """Whatever names are in it: nothing acts, and nothing is wider than a phone."""
     address, scenes = played
     page = await opened(address, screen="phone", theme="dark")
     wrong = {}
@@ -81,11 +88,12 @@ async def test_every_explanation_on_a_page_is_that_of_the_command(played, opened
         for _ in range(TRIES):
             told = await one.printed()
             await page.goto(one.path, wait_until="domcontentloaded")
-            found = await page.evaluate(SHOWN)
-            wide = found.pop("wide")
+            details, ruled_out, then = await page.evaluate(SHOWN)
+            found = Told([printable(text) for text in details], printable(ruled_out), then)
             # A number may have changed between the two: then both are read again.
-            if Told(**found) == told or await one.printed() == told:
+            if found == told or await one.printed() == told:
                 break
-        if (Told(**found), wide) != (told, SCREENS["phone"][0]):
-            wrong[str(one.scene)] = (told, found, wide)
+        state = await page.evaluate(STATE)
+        if found != told or not state["shown"] or {name: state[name] for name in INERT} != INERT:
+            wrong[str(one.scene)] = (told, found, state)
     assert wrong == {}

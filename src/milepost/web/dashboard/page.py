@@ -127,8 +127,8 @@ class Renderer:
             "may": call.principal.may,
             "static": lambda name: root + static.address(name),
             "url": lambda path, **query: address(root, path, **query),
-            "here": _here(call.request.url),
-            "stream": _here(call.request.url.include_query_params(**view.follow)),
+            "here": _here(call.request),
+            "stream": _here(call.request, **view.follow),
             "part": self.part,
             "styles": static.STYLES.get(view.template.partition("/")[0], ()),
         }
@@ -156,8 +156,11 @@ class Renderer:
         return template.render({**self._values, "marks": msgspec.json.encode(marks).decode()})
 
 
-def _here(url: URL) -> str:
-    return url.path + (f"?{url.query}" if url.query else "")
+def _here(request: Request, **more: object) -> str:
+    """Write the address that was asked for, with more; a name in it may hold anything."""
+    query = URL(query=request.scope["query_string"].decode("latin-1"))
+    asked = (query.include_query_params(**more) if more else query).query
+    return quote(request.scope["path"]) + (f"?{asked}" if asked else "")
 
 
 def mark(html: str) -> str:

@@ -1,6 +1,7 @@
 """Pipelines: the list of them, and one: its watermark, its partitions by run, its quarantine."""
 
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -76,7 +77,7 @@ PARTS = {
 }
 
 
-@router.get("/pipelines/{name}")
+@router.get("/pipelines/{name:path}")
 async def pipeline(*, name: str, call: ReadCall, run: str = "", partition: str = "") -> Response:
     """Show where a pipeline has come to, and what keeps it there."""
     call.principal.check_unbound("what a pipeline keeps", queues=False)
@@ -110,6 +111,11 @@ def _ordinal(text: str) -> int | None:
     if not (text.isascii() and text.isdecimal() and len(text) <= NUMBER_LONGEST):
         raise Invalid("partition: expected a number")
     return int(text)
+
+
+def path_of(name: str) -> str:
+    """Tell where a pipeline is shown; a name may hold anything."""
+    return f"/pipelines/{quote(name, safe='')}"
 
 
 def _never(name: str, known: Pipeline[Any]) -> View:

@@ -41,8 +41,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     errors.router,
     start_run.router,
     runs.router,
+    pipeline_actions.router,  # before the pages: a name may hold a slash
     pipelines.router,
-    pipeline_actions.router,
     schedules.router,
     channels.router,
     tokens.router,

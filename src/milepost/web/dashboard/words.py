@@ -135,8 +135,8 @@ def plural(number: float, one: str, many: str | None = None) -> str:
 
 
 def visible(text: object) -> str:
-    """Show characters that would act on the text around them: escapes, marks of direction."""
-    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", str(text))
+    """Show characters that would act on the text around them, as commands print them."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 def cut(text: object, most: int) -> str:
