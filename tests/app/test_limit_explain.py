@@ -244,8 +244,6 @@ def test_a_queue_names_the_limit_of_its_first_job(yard, app):
     assert f"its first job under a limit, {a[1]}, waits: limit customer (1)" in told.details[0]
     assert "their limits let start" in told.next
     yard.declare(Limit(most=1), scope="queue", name="default")
-    assert app.client.run(explain_any, "queue", "default").reasons == (
-        "limit",
-        "queue_limit",
-        "in_line",
-    )
+    told = app.client.run(explain_any, "queue", "default")
+    assert told.reasons == ("limit", "queue_limit", "in_line")
+    assert told.details[1].startswith("that job waits, too: queue default (1) is reached")

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain, repeat
 
 import msgspec
 
@@ -96,7 +97,8 @@ def _limited(facts: QueueFacts) -> list[tuple[LimitReason, str]]:
         return []
     told = limit_reasons(facts.first, facts.queue.name, facts.live)
     first = f"its first job under a limit, {facts.first.job.id}, waits"
-    return [(word, f"{first}: {text}") for word, text in told]
+    waits = chain([first], repeat("that job waits, too"))
+    return [(word, f"{start}: {text}") for start, (word, text) in zip(waits, told, strict=False)]
 
 
 def on_broker(found: QueueBroker) -> list[tuple[QueueReason, str]]:

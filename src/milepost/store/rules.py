@@ -53,7 +53,7 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
         """What it allows, for people."""
         told = ["one at a time, in order"] if self.ordered else []
         if self.most is not None and not self.ordered:
-            told.append(f"{self.most:,} at once")
+            told.append(f"{self.most:,} at once" if self.most else "none may start")
         if self.rate is not None:
             burst = number_text(self.burst or 0)
             told.append(f"{self.rate_text} {self.units or ''}".strip() + f", burst {burst}")
