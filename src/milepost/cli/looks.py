@@ -22,7 +22,7 @@ def explain(at: Session, words: tuple[str, ...]) -> None:
 
     An ID is that of a job or a run; an unambiguous beginning is enough. Otherwise name one:
     `queue NAME`, `schedule NAME`, `channel NAME` or `pipeline NAME`. The first reason is the
-    nearest; the last line is the next thing that will happen.
+    nearest; then comes what is not the cause of a job that waits, and last what will happen next.
     """
     from milepost.store.blockers import explain_any
 
