@@ -30,7 +30,17 @@ __all__ = [
 
 CHROMIUM = Path("/usr/bin/chromium")
 MISSING = f"chromium is not installed: {CHROMIUM} is what pages are looked at with (apt install)"
+_OFF = (
+    # As Playwright has it: whoever names features names all of them.
+    *("AvoidCorsURLLoaderRestartOnRedirect", "AvoidUnnecessaryBeforeUnloadCheckSync"),
+    *("AimEnabled", "DestroyProfileOnBrowserClose", "HttpsFirstBalancedModeAutoEnable"),
+    *("HttpsUpgrades", "LensOverlay", "MediaRouter", "NetworkTimeServiceQuerying"),
+    *("OptimizationHints", "PaintHolding", "PreconnectToSearch", "ThirdPartyStoragePartitioning"),
+    # A process for the address bar of each window, which nobody sees: a third of what a page takes.
+    *("WebUIOmniboxAimPopup", "WebUIOmniboxPopup"),
+)
 FLAGS = (
+    f"--disable-features={','.join(_OFF)}",
     "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
