@@ -26,6 +26,7 @@ from tests.support.brokers import (  # noqa: E402
     ValkeyServer,
 )
 from tests.support.databases import Backends, Database, Raw, everyday_names  # noqa: E402
+from tests.support.order import in_order  # noqa: E402
 from tests.support.prove import PROVING  # noqa: E402
 from tests.support.rabbitmq import RabbitMQServer, SharedRabbitMQ  # noqa: E402
 from tests.support.servers import scratch  # noqa: E402
@@ -75,11 +76,15 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the proofs: what takes longest must not be what everybody waits for at the end."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
+    """Leave out what has its turn elsewhere; what remains is put in order when all have chosen."""
     take_turns(config, items)
-    items.sort(key=lambda item: item.get_closest_marker("prove") is None)
+    done = yield
+    items[:] = in_order(items, getattr(config, "workerinput", {}).get("workercount", 1))
+    return done
 
 
 @pytest.hookimpl(wrapper=True)
