@@ -188,8 +188,13 @@ def test_jobs_that_changed_since_a_claims_snapshot_are_passed_over_and_taken_nex
     with opened(backends.fresh(backend), "sync") as store, store.raw() as hand:
         store.worker()
         moved, cancelled, still = store.create(3)
-        hand.execute("BEGIN")
-        hand.execute("SELECT 1 FROM worker FOR UPDATE")  # the claim waits here, after its snapshot
+        # The claim waits after its snapshot was taken, and before it looks for jobs.
+        hand.execute(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+            " $$ BEGIN PERFORM pg_advisory_xact_lock(77); RETURN NULL; END $$"
+        )
+        hand.execute("CREATE TRIGGER wait BEFORE UPDATE ON job EXECUTE FUNCTION wait()")
+        hand.execute("SELECT pg_advisory_lock(77)")
         with ThreadPoolExecutor() as pool:
             claiming = pool.submit(store.claim, 9)
             until = time.monotonic() + 60
@@ -201,12 +206,11 @@ def test_jobs_that_changed_since_a_claims_snapshot_are_passed_over_and_taken_nex
                 (moved, "dispatch", "QUEUED"),
                 (cancelled, "cancel", "CANCELLED"),
             ):
-                store.rows(
-                    "UPDATE job SET state = :state, move = :move, version = version + 1"
-                    " WHERE id = :id",
-                    id=job_id, move=move, state=state,
-                )  # fmt: skip
-            hand.execute("COMMIT")
+                hand.execute(
+                    f"UPDATE job SET state = '{state}', move = '{move}', version = version + 1"
+                    f" WHERE id = '{job_id}'"
+                )
+            hand.execute("SELECT pg_advisory_unlock(77)")
             first = [claim.id for claim in claiming.result(60)]
         assert still in first
         assert cancelled not in first
