@@ -70,6 +70,7 @@ MATRIX = {
     ("GET", "/v1/limits/{name}/changes"): "read",
     ("POST", "/v1/limits/{name}:set"): "operate",
     ("POST", "/v1/limits/{name}:reset"): "operate",
+    ("POST", "/v1/limits/{name}:clear"): "operate",
     ("GET", "/v1/workers"): "read",
     ("GET", "/v1/schedules"): "read",
     ("GET", "/v1/schedules/{name}"): "read",

@@ -41,6 +41,8 @@ SCOPE_OF = {
     ("POST", "/limits/{scope}/{name:path}/set"): "operate",
     ("GET", "/limits/{scope}/{name:path}/reset"): "operate",
     ("POST", "/limits/{scope}/{name:path}/reset"): "operate",
+    ("GET", "/limits/{scope}/{name:path}/clear"): "operate",
+    ("POST", "/limits/{scope}/{name:path}/clear"): "operate",
     ("GET", "/schedules"): "read",
     ("GET", "/schedules/{name:path}/pause"): "operate",
     ("POST", "/schedules/{name:path}/pause"): "operate",
