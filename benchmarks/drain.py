@@ -35,7 +35,7 @@ BATCH = 100
 DEPTHS = (10_000, 200_000)
 DEPTH_SHARE = 0.2
 GOALS = {
-    ("postgres", "milepost", "pgqueuer"): 1.5,
+    ("postgres", "milepost", "pgqueuer"): 2.0,
     ("postgres", "milepost", "raw"): 0.6,
     ("postgres", "milepost plain", "milepost"): 0.6,
     ("sqlite", "milepost", "huey"): 8.0,

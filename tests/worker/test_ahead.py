@@ -54,10 +54,10 @@ def test_more_are_claimed_ahead_the_quicker_and_the_smaller_jobs_are(slots, rate
 def test_a_worker_with_default_settings_gets_near_a_tuned_one_and_one_of_long_jobs_nothing():
     policy = AheadPolicy()
     assert policy.ahead(100, rate=20_000, size=100) == 1_500
-    assert policy.ahead(100, rate=100_000, size=100) == 1_900
-    assert policy.ahead(2_500, rate=100_000, size=100) == 0, "it claims many without"
+    assert policy.ahead(100, rate=100_000, size=100) == 2_900
+    assert policy.ahead(3_000, rate=100_000, size=100) == 0, "it claims many without"
     assert policy.ahead(100, rate=1_000, size=100) == 0, "its slots hold what ends soon"
-    assert policy.ahead(1, rate=400, size=100) == 20
+    assert policy.ahead(1, rate=400, size=100) == 30
     assert policy.ahead(1, rate=399, size=100) == 0, "a claim for each is no burden"
 
 

@@ -17,7 +17,7 @@ from milepost.bench import probe, raw
 from milepost.job import Job
 
 STORE = "BENCH_MILEPOST_URL"
-CONCURRENCY = 2_500
+CONCURRENCY = 3_000
 GIVE_UP_SECONDS = 10.0
 
 

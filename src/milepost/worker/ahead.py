@@ -22,12 +22,12 @@ class AheadPolicy:
     """A job that has not started so long after its claim is released, if another worker is free."""
     longest: float = 1.0
     """After so long it is released in any case: other jobs may go first by now."""
-    of_slots: int = 20
+    of_slots: int = 30
     """How many jobs a slot may have waiting for it."""
     refill: float = 0.5
     """The share of slots that are filled at once; a smaller one waits for this turn's last end."""
-    enough: int = 2_000
-    """Claims for so many slots are as good as larger ones."""
+    enough: int = 3_000
+    """With so many, one claim is made while a second one's jobs run and a third one's settle."""
     most_bytes: int = 32 * 1024**2
     """How much memory the arguments of the jobs claimed ahead may take."""
 

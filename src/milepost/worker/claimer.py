@@ -27,6 +27,9 @@ from milepost.worker.suspects import Suspects
 from milepost.worker.threads import ThreadLanes
 
 Lanes = AsyncLanes | ThreadLanes
+CLAIM_MOST = 1_000
+"""Larger claims gain nothing. With slots for three, one is made while another one's jobs run and a
+third one's outcomes are settled."""
 WORTH_A_CLAIM = 16
 """While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
 FOR_LONG = 4
@@ -137,7 +140,7 @@ class Claimer:
             return 0, []
         ahead, slots = self._ahead(), self._slots
         size = slots.size + ahead
-        room = min(max(1, size // 2), size - slots.busy)  # the other half settles meanwhile
+        room = min(max(1, size // 2), size - slots.busy, CLAIM_MOST)  # the others settle meanwhile
         if room < size // WORTH_A_CLAIM and self._settler.writing:
             return 0, []
         looks_at_all = not ahead or self._floors.due(self._now)
