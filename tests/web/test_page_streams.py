@@ -150,9 +150,7 @@ def test_a_slow_viewer_gets_the_newest_of_each_part_once():
     assert viewer.take() == {}
 
 
-async def test_a_person_whose_token_is_revoked_is_told_that_the_stream_ends(
-    app, page, monkeypatch
-):
+async def test_a_person_whose_token_is_revoked_is_told_that_the_stream_ends(app, page, monkeypatch):
     live, [ana] = calls(app, "ana")
 
     async def refused() -> None:
