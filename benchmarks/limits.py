@@ -2,9 +2,11 @@
 
     python -m benchmarks.limits [--jobs 20000] [--rounds 5] [--keys 10000] [--processes 1 4]
 
-Each drain has a fresh database; the time is that from the first start of a job to the last end, by
-the store's clock. Next to it stands the processor time of workers and server, which depends less on
-the host's mood. Then how long a claim takes that finds 100,000 blocked jobs and nothing else.
+Each drain has a fresh database, and each process as many slots as claims gain from: jobs under
+limits are not claimed ahead, so that with fewer slots their claims are smaller. The time is that
+from the first start of a job to the last end, by the store's clock. Next to it stands the processor
+time of workers and server, which depends less on the host's mood. Then how long a claim takes that
+finds 100,000 blocked jobs and nothing else.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from typing import Any
 
 import milepost as mp
 from benchmarks.revisions import pid_of, processor_seconds, server_seconds
+from milepost.bench.program import CONCURRENCY
 from milepost.store import limits, workers
 from milepost.worker.limited import LimitedLine
 from tests.support.databases import _create_database
@@ -64,7 +67,7 @@ def drain(
     job = limited if keyed else free
     job.submit_many([(f"k{chance.randrange(keys)}",) for _ in range(jobs_)])
     command = [sys.executable, "-m", "milepost.cli", "worker", "benchmarks.limits:app"]
-    given = {"MILEPOST_DATABASE_URL": url, "MILEPOST_CONCURRENCY": str(2000 // processes)}
+    given = {"MILEPOST_DATABASE_URL": url, "MILEPOST_CONCURRENCY": str(CONCURRENCY)}
     silent = subprocess.DEVNULL
     made.queues.pause("default")
     fleet = [
