@@ -468,7 +468,8 @@ actor address after before broker cause channel checksum codec covered_by cron d
 declared_before ending error_code
 error_type fingerprint from_state gone hash high holder host key keys kind kinds limit_key line low
 machine
-measure missed missing_in mode move name params_key paused_by phase plan policy program queue queues
+measure missed missing_in mode move name params_key paused_by phase place plan policy program
+queue queues
 removed_by resumes role rules_digest scope scopes set_by side slots source state stopped_by tags
 taken_by target template tenant to_state trace transport type unfit unique_key units
 value

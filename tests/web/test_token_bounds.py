@@ -27,6 +27,7 @@ HARMLESS = {
     "/v1/queues/{name}:resume",
     "/v1/limits/{name}:set",
     "/v1/limits/{name}:reset",
+    "/v1/limits/{name}:clear",
     "/v1/schedules/{name}:pause",
     "/v1/channels/{name}/messages:ack",
     "/v1/channels/{name}/messages:retry",

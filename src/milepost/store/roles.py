@@ -110,12 +110,15 @@ SEQUENCES = {"queued_seq": ("submit", "worker", "admin")}
 FUNCTIONS = {
     "milepost_now()": tuple(ROLES),
     "milepost_json(text, bytea)": tuple(ROLES),
+    "milepost_rule_of(text)": tuple(ROLES),
     "milepost_default_most()": ("worker",),
     "milepost_default_size()": ("worker",),
     "milepost_choose_limited(integer, integer, text[], smallint[], bigint[], bigint[], text[],"
     " boolean, bigint, bigint, text, bigint, bigint, json, uuid[], bigint)": ("worker",),
     "milepost_lock_stripes(integer, integer)": ("worker",),
     "milepost_lock_queue(text)": ("worker",),
+    "milepost_us_since(timestamp with time zone)": ("worker",),
+    "milepost_first_limited(text, smallint, bigint)": ("worker",),
     "milepost_lock_hosts(text[])": ("worker",),
     "milepost_find_limited(text[], text[], smallint[], bigint[], bigint[], text[], boolean, bigint,"
     " bigint, text, bigint, bigint, json)": ("worker",),
