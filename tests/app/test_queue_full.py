@@ -212,6 +212,14 @@ def test_a_batch_of_requests_fits_as_a_whole_or_is_refused(app, count):
     assert {run.state for run in app.runs.list()} == {mp.RunState.CANCELLED}
 
 
+@pytest.mark.parametrize("count", [3, 600])
+def test_requests_that_start_later_fit_into_a_full_queue(app, count):
+    app.queue("slow", max_waiting=1)
+    later = ("GET", "https://partner.example/", {"start_in": 60})
+    app.request_batch([later] * count + [("GET", "https://partner.example/")], queue="slow")
+    assert waiting(app) == 1
+
+
 async def test_a_run_over_http_is_refused_with_429_and_when_to_come_again(app):
     batch, note = slow_batch(app), declared(app, 1)
     await note.submit_async("a")

@@ -1,6 +1,7 @@
 """Batches of requests (spec C): counted in by each request's own transaction, one end for all."""
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from remote import Says
@@ -155,6 +156,60 @@ def test_a_large_batch_is_filled_piece_by_piece(small, remote, monkeypatch):
     assert batch.state == "SUCCEEDED"
     assert [r.result for r in batch.responses()] == [f"/{n}" for n in range(35)]
     assert max(waiting) <= 11
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("chunk", [10, 3])
+def test_requests_of_a_batch_start_at_their_time_however_large_it_is(
+    app, remote, advance, monkeypatch, chunk
+):
+    monkeypatch.setattr(batches, "CHUNK", chunk)
+    remote.answers = [by_path({})]
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    batch = app.request_batch(
+        [
+            ("GET", f"{remote.url}/now"),
+            *(("GET", f"{remote.url}/{n}", {"start_in": 60}) for n in range(3)),
+            ("GET", f"{remote.url}/tomorrow", {"start_at": tomorrow}),
+        ]
+    )
+    app.drain()
+    assert [asked.path for asked in remote.asked] == ["/now"]
+    assert [job.state for job in app.jobs.list()].count("WAITING") == 4
+    advance(61)
+    app.drain()
+    assert len(remote.asked) == 4
+    advance(86_400)
+    app.drain()
+    assert batch.refresh().state == "SUCCEEDED"
+    assert [r.result for r in batch.responses()] == ["/now", "/0", "/1", "/2", "/tomorrow"]
+
+
+def stored(record):
+    """All that is stored of a job or a run, but what tells it and its way from others."""
+    apart = {"id", "run_id", "created_at", "move", "version"}
+    told = {name: getattr(record, name) for name in record.__struct_fields__ if name not in apart}
+    for name in {"due_at", "deadline_at"} & told.keys():
+        told[name] = told[name] and round((told[name] - record.created_at).total_seconds())
+    return told
+
+
+def test_a_large_batch_stores_its_requests_as_a_small_one_does(small, remote, monkeypatch):
+    rates = mp.Limit(2, name="two", rate="9/s", burst=9)
+    options = {"start_in": 60, "deadline": 90, "priority": 3, "queue": "slow", "retries": 7}
+    options |= {"poll_limit": 5, "tags": {"a": "b"}, "channel": "c", "crash": "fail_unknown"}
+    options |= {"recoveries": 2, "limit": rates, "limit_key": "k", "units": 2}
+    items = [("GET", remote.url, options)] * 4 + [("GET", remote.url)]
+    made = []
+    for chunk in (10, 3):
+        monkeypatch.setattr(batches, "CHUNK", chunk)
+        batch = small.request_batch(items, deadline=99, tags={"x": "y"}, channel="d", priority=2)
+        found = [job.record for job in small.jobs.list() if job.record.run_id == batch.id]
+        in_order = sorted(found, key=lambda record: record.ordinal)
+        made.append((stored(batch.refresh().record), [stored(record) for record in in_order]))
+    assert made[0] == made[1]
+    _, [first, *_] = made[0]
+    assert (first["state"], first["due_at"], first["deadline_at"]) == ("WAITING", 60, 90)
 
 
 def test_a_batch_with_a_wrong_request_sends_nothing(small, remote, monkeypatch):

@@ -211,7 +211,7 @@ class Batches:
                 jobs = [_hold(job) for job in first]
                 yield from client.tell_rules()
                 yield from run(runs.add, new.id, jobs)
-                counts.update(job.template.queue for job in jobs)
+                counts.update(job.template.queue for job in jobs if not _starts_later(job))
                 first = list(islice(made, CHUNK))
             yield from run(client.refuse_more, counts)
         except BaseException:
@@ -396,12 +396,15 @@ def _parse_item(item: Any, common: Mapping[str, Any]) -> tuple[str, str, dict[st
     raise Invalid(ITEM)
 
 
+def _starts_later(job: NewJob) -> bool:
+    """Tell whether a held job has a time before which it does not start."""
+    return job.template.delay_us is not None or job.template.due_at is not None
+
+
 def _hold(job: NewJob | NewBatch) -> NewJob:
     if isinstance(job, NewBatch):
         raise Invalid(
             f"a batch came after the first {CHUNK} items of an iterator; give them as a list"
         )
-    template = msgspec.structs.replace(
-        job.template, state=JobState.CREATED.value, delay_us=None, due_at=None
-    )
+    template = msgspec.structs.replace(job.template, state=JobState.CREATED.value)
     return msgspec.structs.replace(job, template=template)

@@ -88,7 +88,7 @@ UPDATE job
 RETURNING id
 
 -- name: job_release_held
--- Submits the jobs of sealed runs.
+-- Submits the jobs of sealed runs; where one goes depends on its step, then on whether its time has come.
 -- postgres
 WITH held AS MATERIALIZED (
   SELECT found.id, found.fence, step.gated AND NOT step.opened AS gated, step.poll_us
@@ -106,24 +106,26 @@ WITH held AS MATERIALIZED (
   SELECT * FROM held ORDER BY id
 )
 UPDATE job
-   SET state = CASE WHEN ordered.gated THEN 'GATED' WHEN ordered.poll_us IS NOT NULL THEN 'WAITING'
+   SET state = CASE WHEN ordered.gated THEN 'GATED'
+                    WHEN ordered.poll_us IS NOT NULL OR job.due_at > {now} THEN 'WAITING'
                     WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'submit', version = version + 1, actor = :actor, detail = NULL,
-       due_at = {now} + ordered.poll_us{micros}, delay_us = ordered.poll_us,
+       due_at = coalesce({now} + ordered.poll_us{micros}, job.due_at), delay_us = ordered.poll_us,
        queued_seq = nextval('queued_seq')
   FROM ordered
  WHERE job.id = ordered.id AND ordered.fence % 1 = 0
 RETURNING job.id::text
 -- sqlite
 UPDATE job
-   SET state = (SELECT CASE WHEN gated AND NOT opened THEN 'GATED' WHEN poll_us IS NOT NULL
-                            THEN 'WAITING'
+   SET state = (SELECT CASE WHEN gated AND NOT opened THEN 'GATED'
+                            WHEN poll_us IS NOT NULL OR job.due_at > {now} THEN 'WAITING'
                             WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                             THEN 'READY' ELSE 'QUEUED' END
                   FROM step WHERE step.run_id = job.run_id AND number = job.step),
        move = 'submit', version = version + 1, actor = :actor, detail = NULL,
-       due_at = {now} + (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step),
+       due_at = coalesce({now} + (SELECT poll_us FROM step
+                                   WHERE step.run_id = job.run_id AND number = job.step), due_at),
        queued_seq = {now}
  WHERE rowid IN (SELECT job.rowid
                    FROM json_each(:run_id) AS t CROSS JOIN step CROSS JOIN job INDEXED BY job_run

@@ -1,12 +1,14 @@
 """Runs come into being: whole, in pieces, or not at all."""
 
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from milepost.errors import IllegalMove, Invalid
 from milepost.records import NewJob, NewRun, Template
-from milepost.store import fanin, jobs, runs
+from milepost.store import fanin, jobs, runs, timers
 from tests.support.suite.store import Store, new_id, plan
 
 __all__ = ["FillSuite"]
@@ -62,6 +64,37 @@ class FillSuite:
             fanin.AT_ONCE = at_once
         assert store.jobs_of(run_id) == ["QUEUED", "QUEUED", "CREATED"]
         assert [store.run(runs.release_held, [run_id], actor="m", most=9) for _ in "ab"] == [1, 0]
+
+    def test_held_jobs_of_a_run_start_at_their_own_time(self, store: Store) -> None:
+        store.worker()
+        run_id = store.start([1], hold=True)
+        template = Template(kind="k0", run_id=run_id, step=0, state="CREATED")
+        minute = msgspec.structs.replace(template, delay_us=60_000_000)
+        dated = msgspec.structs.replace(template, due_at=datetime(2999, 1, 1, tzinfo=UTC))
+        over = msgspec.structs.replace(template, due_at=datetime(1999, 1, 1, tzinfo=UTC))
+        new = [NewJob(new_id(), b"", told, 1) for told in (minute, dated, over)]
+        store.run(runs.add, run_id, new)
+        store.advance(20)
+        store.run(runs.submit, run_id, actor="me")
+
+        assert store.jobs_of(run_id) == ["QUEUED", "WAITING", "WAITING", "QUEUED"]
+        assert store.run(jobs.get, new[1].id).due_at == dated.due_at
+        store.advance(39)
+        assert store.run(timers.wake, actor="m", most=9) == 0
+        store.advance(1)  # it counts from when the job was stored
+        assert store.run(timers.wake, actor="m", most=9) == 1
+        assert [store.state(job.id) for job in new] == ["QUEUED", "WAITING", "QUEUED"]
+
+    def test_jobs_of_a_step_that_polls_sleep_from_the_submit_on(self, store: Store) -> None:
+        run_id = store.start([1], hold=True, poll_us=60_000_000)
+        store.advance(40)
+        store.run(runs.submit, run_id, actor="me")
+        store.advance(59)
+        assert store.run(timers.wake, actor="m", most=9) == 0
+        assert store.jobs_of(run_id) == ["WAITING"]
+        store.advance(2)
+        assert store.run(timers.wake, actor="m", most=9) == 1
+        assert store.jobs_of(run_id) == ["QUEUED"]
 
     def test_a_held_run_without_jobs_is_done_when_sealed_h61(self, store: Store) -> None:
         run_id = store.start([0], hold=True)
