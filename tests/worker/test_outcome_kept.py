@@ -234,5 +234,6 @@ async def test_a_right_that_is_missing_holds_up_the_outcomes_that_need_it_alone(
             if job is not made[3]:
                 assert (await job.wait_async(20)).state == mp.JobState.SUCCEEDED
         assert (await made[3].refresh_async()).state == mp.JobState.RUNNING
-        raw.execute("DROP TRIGGER obstacle ON milepost.job")
+        # In a thread: it waits for the worker's own transaction, which needs this loop to end.
+        await asyncio.to_thread(raw.execute, "DROP TRIGGER obstacle ON milepost.job")
         assert (await made[3].wait_async(20)).result == 3
