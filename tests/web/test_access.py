@@ -58,7 +58,7 @@ MATRIX = {
     ("GET", "/v1/runs/{run_id}/history"): "read",
     ("POST", "/v1/runs/{run_id}:cancel"): "operate",
     ("POST", "/v1/runs/{run_id}:resume"): "operate",
-    ("GET", "/v1/explain/{subject}/{name:path}"): "read",
+    ("GET", "/v1/explain/{subject}/{name}"): "read",
     ("GET", "/v1/errors"): "read",
     ("GET", "/v1/errors/{fingerprint}"): "read",
     ("GET", "/v1/queues"): "read",
@@ -134,7 +134,7 @@ def ask(method, path):
     name = "letters" if "batches" in path else "nightly" if "schedules" in path else "default"
     return {
         "method": method,
-        "url": path.replace(":path}", "}").format(
+        "url": path.format(
             job_id=NOWHERE,
             run_id=NOWHERE,
             request_id=NOWHERE,

@@ -20,6 +20,8 @@ an entry in `ROUTERS` of `web.api`::
 4. A listing takes `page: Paging` and answers with `page.listed` or `page.named`.
 5. Errors are raised as the engine's own (`NotFound`, `Invalid`, ...) or as `HttpProblem`;
    `web.problems` turns each into an RFC 9457 document.
-6. Add the route's line to the matrix in tests/web/test_access.py (a route without one fails there),
+6. A `{name}` may have slashes (`web.paths`): declare `/v1/things/{name}/parts` before
+   `/v1/things/{name}`.
+7. Add the route's line to the matrix in tests/web/test_access.py (a route without one fails there),
    and write docs/reference/openapi.json anew: `make docs`.
 """

@@ -31,6 +31,7 @@ from milepost.relay.message import read_traceparent
 from milepost.request import batch as request_batch
 from milepost.request import kind as request_kind
 from milepost.store import outbox, tokens
+from milepost.web.paths import matched_path
 from milepost.web.problems import HttpProblem, problem_of, problem_response
 from milepost.web.session import Session, login_address, own_address, session_of
 
@@ -339,7 +340,7 @@ class AccessMiddleware:
                 403,
                 "a page of another site sent this; name its host in MILEPOST_HOSTS if it is yours",
             )
-        path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+        path = _below_root(scope)
         # A remote that knows a callback's address may use it; any other gets no more than a 404.
         if path in OPEN or path.startswith(STATIC) or CALLBACK.fullmatch(path):
             return
@@ -360,6 +361,11 @@ class AccessMiddleware:
         scope["milepost.authenticate"] = again  # a long answer asks once in a while
 
 
+def _below_root(scope: Scope) -> str:
+    """Return the path as routes match it: what is open here must be what answers there."""
+    return matched_path(scope).removeprefix(scope.get("root_path", "").rstrip("/"))
+
+
 def _sent_to_login(scope: Scope, error: Exception) -> Response | None:
     """Send a person who must log in to the page for it; a program gets a problem.
 
@@ -367,7 +373,7 @@ def _sent_to_login(scope: Scope, error: Exception) -> Response | None:
     the same page once more, from here, and then brings it.
     """
     headers = Headers(scope=scope)
-    path = scope["path"].removeprefix(scope.get("root_path", "").rstrip("/"))
+    path = _below_root(scope)
     if not (
         isinstance(error, HttpProblem)
         and error.status_code == HTTPStatus.UNAUTHORIZED

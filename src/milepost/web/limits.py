@@ -134,12 +134,6 @@ async def listing(*, call: ReadCall) -> Response:
     return json_response({"items": found})
 
 
-@router.get("/v1/limits/{name}", responses=answers(LimitDocument, 404))
-async def show(*, name: str, call: ReadCall, scope: Scope = None) -> Response:
-    """Show one limit."""
-    return json_response(await _checked(call).run(limit_looks.one, name, scope=scope))
-
-
 @router.get("/v1/limits/{name}/changes", responses=answers(ChangeList))
 async def changes(
     *,
@@ -157,6 +151,12 @@ def _change(change: RuleChange) -> dict[str, Any]:
     told = msgspec.structs.asdict(change)
     ends = {"before": change.before, "after": change.after}
     return {**told, **{side: one and Terms.of(one) for side, one in ends.items()}}
+
+
+@router.get("/v1/limits/{name}", responses=answers(LimitDocument, 404))
+async def show(*, name: str, call: ReadCall, scope: Scope = None) -> Response:
+    """Show one limit."""
+    return json_response(await _checked(call).run(limit_looks.one, name, scope=scope))
 
 
 @router.post("/v1/limits/{name}:set", responses=STANDS)

@@ -34,7 +34,7 @@ class ExplanationDocument(BaseModel):
     next: str = Field(description="The next thing that will happen.")
 
 
-@router.get("/v1/explain/{subject}/{name:path}", responses=answers(ExplanationDocument, 404))
+@router.get("/v1/explain/{subject}/{name}", responses=answers(ExplanationDocument, 404))
 async def explain(*, subject: Named, name: str, call: ReadCall) -> Response:
     """Say why a job, run, queue, schedule, channel or pipeline stands where it does."""
     if subject == "job":

@@ -5,7 +5,7 @@ import binascii
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import msgspec
 from fastapi import Depends, Query, Request
@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from milepost.records import Listed
 from milepost.web.call import json_response
+from milepost.web.paths import encoded_path
 from milepost.web.problems import HttpProblem
 
 PAGE_LONGEST = 1_000
@@ -124,8 +125,8 @@ class PageQuery(msgspec.Struct, frozen=True):
             scope = self.request.scope
             given = self.request.query_params.multi_items()
             others = [(name, value) for name, value in given if name != "cursor"]
-            root = scope.get("root_path", "")
-            path = root.rstrip("/") + scope["path"].removeprefix(root)
+            root = quote(scope.get("root_path", ""))
+            path = root.rstrip("/") + encoded_path(scope).removeprefix(root)
             link = f'<{path}?{urlencode([*others, ("cursor", following)])}>; rel="next"'
             response.headers["Link"] = link
         return response

@@ -193,12 +193,6 @@ async def listing(*, call: ReadCall) -> Response:
     return json_response({"items": [await call.run(_document, one) for one in mine]})
 
 
-@router.get("/v1/pipelines/{name}", responses=answers(PipelineDocument, 404))
-async def show(*, name: str, call: ReadCall) -> Response:
-    """Show a pipeline, and where it has come to."""
-    return json_response(await call.run(_document, _whole(call, name)))
-
-
 @router.post("/v1/pipelines/{name}/runs", status_code=202, responses=RUN_ACCEPTED)
 async def start(*, name: str, new: StartPipeline, call: SubmitCall) -> Response:
     """Start a run; one that is under way answers instead. It is durable once this is answered."""
@@ -383,3 +377,9 @@ async def quarantine(
     items = [document(QuarantinedDocument, one, run=one.run_id) for one in found]
     following = found[-1].key if len(found) == limit else None
     return json_response({"items": items, "next": following})
+
+
+@router.get("/v1/pipelines/{name}", responses=answers(PipelineDocument, 404))
+async def show(*, name: str, call: ReadCall) -> Response:
+    """Show a pipeline, and where it has come to."""
+    return json_response(await call.run(_document, _whole(call, name)))

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from milepost.codec import nested_deeper
+from milepost.web.paths import NamedRoute
 from milepost.web.problems import HttpProblem
 
 DEEPEST = 100
@@ -91,7 +91,7 @@ def _too_large(most: int) -> HttpProblem:
     return HttpProblem(413, detail, headers=CLOSE)
 
 
-class Route(APIRoute):
+class Route(NamedRoute):
     """A route that reads its requests so, and refuses a query parameter that it does not know.
 
     A filter that was misspelled and ignored would answer with everything.
