@@ -257,9 +257,9 @@ async def test_tokens_of_a_tenant_or_another_queue_see_nothing_of_it(app, pipeli
     await app.client.close_async()
 
 
-async def test_a_pipeline_of_any_name_has_a_page_and_can_be_started_there(app, source):
+@pytest.mark.parametrize("name", ["eu/stones 100%?\x1b", "eu/start", "two\nlines"])
+async def test_a_pipeline_of_any_name_has_a_page_and_can_be_started_there(app, source, name):
     """A slash in it led nowhere, and a page that followed another address was loaded for ever."""
-    name = "eu/stones 100%?\x1b"
     app.pipeline(name, source, key="id", partition_by="price", table="eu_stones")
     transport = httpx2.ASGITransport(app=create_api(app, access="local"))
     client = httpx2.AsyncClient(transport=transport, base_url="http://test", headers=HTML)
@@ -270,7 +270,7 @@ async def test_a_pipeline_of_any_name_has_a_page_and_can_be_started_there(app, s
         page = unescape((await pages.get(here)).text)
         assert words.visible(name) in page
         [followed] = re.findall(r'hx-sse:connect="([^"]*)"', page)
-        assert followed == here.replace("%2F", "/")
+        assert followed == here
         told = await pages.get(f"/v1/explain/pipeline/{quote(name, safe='')}")
         assert told.json()["id"] == name
     await app.client.close_async()

@@ -22,6 +22,7 @@ from milepost.client import Client
 from milepost.errors import AccessRefused, MilepostError
 from milepost.store import dashboard
 from milepost.telemetry import Log
+from milepost.web.paths import encoded_path
 
 COOKIE = "milepost_session"
 SESSION_SECONDS = 12 * 3600
@@ -152,18 +153,21 @@ def new_session(**fields: Any) -> Session:
 def login_address(scope: Scope) -> str:
     """Tell where a person without a session is sent, and comes back from."""
     root = scope.get("root_path", "").rstrip("/")
-    path = scope["path"].removeprefix(root)
-    query = scope.get("query_string", b"").decode("latin-1")
-    wanted = path + (f"?{query}" if query else "")
-    return f"{root}/login?next={quote(wanted, safe='')}"
+    return f"{root}/login?next={quote(_asked(scope), safe='')}"
 
 
 def own_address(scope: Scope) -> str:
     """Write the address that was asked for, of this site alone: //evil.example is another's."""
+    return f"{scope.get('root_path', '').rstrip('/')}{_asked(scope)}"
+
+
+def _asked(scope: Scope) -> str:
+    """Write the address that was asked for, below where the pages are mounted."""
     root = scope.get("root_path", "").rstrip("/")
-    path = inside(scope["path"].removeprefix(root))
+    path = scope["path"].removeprefix(root)
+    written = encoded_path(scope).removeprefix(quote(root)) if inside(path) == path else "/"
     query = scope.get("query_string", b"").decode("latin-1")
-    return f"{root}{quote(path)}" + (f"?{query}" if query else "")
+    return written + (f"?{query}" if query else "")
 
 
 def inside(address: str) -> str:

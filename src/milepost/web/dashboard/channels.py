@@ -178,7 +178,7 @@ async def _required(call: Call, name: str) -> Row:
     return require(await call.run(_rows), check_text(name, what="channel"))
 
 
-@router.post("/channels/{name:path}/stop")
+@router.post("/channels/{name}/stop")
 async def stop(*, name: str, call: OperateCall) -> Response:
     """Let nothing leave through a channel; its messages wait."""
     fields = await form_of(call)
@@ -189,7 +189,7 @@ async def stop(*, name: str, call: OperateCall) -> Response:
     return acted(call, "stop channel", name, "/channels", name=name)
 
 
-@router.post("/channels/{name:path}/start")
+@router.post("/channels/{name}/start")
 async def start(*, name: str, call: OperateCall) -> Response:
     """Let messages leave through a channel again."""
     await form_of(call)
@@ -198,7 +198,7 @@ async def start(*, name: str, call: OperateCall) -> Response:
     return acted(call, "start channel", name, "/channels", name=name)
 
 
-@router.post("/channels/{name:path}/retry")
+@router.post("/channels/{name}/retry")
 async def retry(*, name: str, call: OperateCall) -> Response:
     """Try all dead messages of a channel again."""
     await form_of(call)
@@ -209,7 +209,7 @@ async def retry(*, name: str, call: OperateCall) -> Response:
     )
 
 
-@router.post("/channels/{name:path}/redeliver")
+@router.post("/channels/{name}/redeliver")
 async def redeliver(*, name: str, call: OperateCall) -> Response:
     """Deliver one message once more that arrived, or is dead."""
     message = check_text(one(await form_of(call), "message"), what="message")

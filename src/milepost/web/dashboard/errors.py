@@ -124,7 +124,7 @@ async def listing(
     return await _shown(call, range, q, None, shown)
 
 
-@router.get("/errors/{fingerprint:path}")
+@router.get("/errors/{fingerprint}")
 async def one(*, fingerprint: str, call: ReadCall, range: str = USUAL, q: str = "") -> Response:  # noqa: A002
     """Show one error closely, next to the list."""
     check_text(fingerprint, what="fingerprint")

@@ -145,13 +145,13 @@ def _view(found: Found, now: datetime) -> View:
     )
 
 
-@router.get("/limits/{scope}/{name:path}/set")
+@router.get("/limits/{scope}/{name}/set")
 async def ask_set(*, scope: str, name: str, call: OperateCall) -> Response:
     """Ask what to set."""
     return await _asked(call, scope, name, "set")
 
 
-@router.get("/limits/{scope}/{name:path}/reset")
+@router.get("/limits/{scope}/{name}/reset")
 async def ask_reset(*, scope: str, name: str, call: OperateCall) -> Response:
     """Ask whether to go back to what was declared."""
     return await _asked(call, scope, name, "reset")
@@ -165,7 +165,7 @@ def _choice(name: str, scope: str) -> Steps[tuple[LimitStand, str]]:
     return found, "" if burst is None else number_text(burst)
 
 
-@router.get("/limits/{scope}/{name:path}/clear")
+@router.get("/limits/{scope}/{name}/clear")
 async def ask_clear(*, scope: str, name: str, call: OperateCall, key: str = "") -> Response:
     """Ask whether a rate is to begin anew, and whose."""
     return await _asked(call, scope, name, "clear", key)
@@ -198,7 +198,7 @@ async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") 
     )
 
 
-@router.post("/limits/{scope}/{name:path}/set")
+@router.post("/limits/{scope}/{name}/set")
 async def set_(*, scope: str, name: str, call: OperateCall) -> Response:
     """Set what a limit allows, from the next claim on."""
     _checked(call, name)
@@ -222,7 +222,7 @@ def _wish(fields: Fields) -> Wish:
         raise Invalid(f"burst={burst!r}: expected a number from 1 on") from None
 
 
-@router.post("/limits/{scope}/{name:path}/reset")
+@router.post("/limits/{scope}/{name}/reset")
 async def reset(*, scope: str, name: str, call: OperateCall) -> Response:
     """Let what programs declare be in force again."""
     _checked(call, name)
@@ -233,7 +233,7 @@ async def reset(*, scope: str, name: str, call: OperateCall) -> Response:
     return acted(call, "reset limit", f"{scope} {name}", "/limits", **place)
 
 
-@router.post("/limits/{scope}/{name:path}/clear")
+@router.post("/limits/{scope}/{name}/clear")
 async def clear(*, scope: str, name: str, call: OperateCall) -> Response:
     """Let a rate begin anew: what was taken is forgotten."""
     _checked(call, name)

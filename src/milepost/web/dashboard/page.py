@@ -17,7 +17,6 @@ from urllib.parse import parse_qsl, quote, urlencode
 import msgspec
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.datastructures import URL
@@ -28,6 +27,7 @@ from milepost.errors import MilepostError
 from milepost.telemetry import Log
 from milepost.web.call import Call, OperateCall
 from milepost.web.dashboard import charts, static, words
+from milepost.web.paths import NamedRoute, encoded_path
 from milepost.web.problems import HttpProblem, problem_of
 from milepost.web.route import JsonRequest
 
@@ -160,7 +160,7 @@ def _here(request: Request, **more: object) -> str:
     """Write the address that was asked for, with more; a name in it may hold anything."""
     query = URL(query=request.scope["query_string"].decode("latin-1"))
     asked = (query.include_query_params(**more) if more else query).query
-    return quote(request.scope["path"]) + (f"?{asked}" if asked else "")
+    return encoded_path(request.scope) + (f"?{asked}" if asked else "")
 
 
 def mark(html: str) -> str:
@@ -286,7 +286,7 @@ def ask_first(
         return ask
 
     for action in actions:
-        router.add_api_route(f"{path}/{{name:path}}/{action}", asked(action), methods=["GET"])
+        router.add_api_route(f"{path}/{{name}}/{action}", asked(action), methods=["GET"])
 
 
 async def form_of(call: Call) -> Fields:
@@ -301,7 +301,7 @@ def one(fields: Fields, name: str) -> str:
     return values[-1].strip()
 
 
-class PageRoute(APIRoute):
+class PageRoute(NamedRoute):
     """A route whose errors are pages too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -59,7 +59,7 @@ async def _made(call: Call, name: str, making: Callable[[], Steps[str]]) -> str:
 # Starting
 
 
-@router.get("/pipelines/{name:path}/start")
+@router.get("/pipelines/{name}/start")
 async def ask_start(*, name: str, call: SubmitCall) -> Response:
     """Ask what a run is to read."""
     pipeline = declared(call, name)
@@ -76,7 +76,7 @@ async def _start_form(
     return response
 
 
-@router.post("/pipelines/{name:path}/start")
+@router.post("/pipelines/{name}/start")
 async def start(*, name: str, call: SubmitCall, request: FormRequest) -> Response:
     """Start a run; the one that is under way answers instead, if it does the same."""
     del request
@@ -143,7 +143,7 @@ def _partition(fields: Fields) -> int:
     return int(text)
 
 
-@router.get("/pipelines/{name:path}/runs/{run_id}/retry")
+@router.get("/pipelines/{name}/runs/{run_id}/retry")
 async def ask_retry(*, name: str, run_id: str, call: OperateCall, partition: str = "0") -> Response:
     """Ask whether a partition is to be read again."""
     run = await _run_of(call, name, run_id)
@@ -157,7 +157,7 @@ async def ask_retry(*, name: str, run_id: str, call: OperateCall, partition: str
     )
 
 
-@router.post("/pipelines/{name:path}/runs/{run_id}/retry")
+@router.post("/pipelines/{name}/runs/{run_id}/retry")
 async def retry(*, name: str, run_id: str, call: OperateCall, request: FormRequest) -> Response:
     """Read one failed partition again, from its cursor, as a linked run."""
     del request
@@ -172,7 +172,7 @@ async def retry(*, name: str, run_id: str, call: OperateCall, request: FormReque
 # Quarantine and removals
 
 
-@router.get("/pipelines/{name:path}/replay")
+@router.get("/pipelines/{name}/replay")
 async def ask_replay(*, name: str, call: OperateCall) -> Response:
     """Ask whether the records in quarantine are to be mapped again."""
     whole(call, name)
@@ -187,7 +187,7 @@ async def ask_replay(*, name: str, call: OperateCall) -> Response:
     )
 
 
-@router.post("/pipelines/{name:path}/replay")
+@router.post("/pipelines/{name}/replay")
 async def replay(*, name: str, call: OperateCall, request: FormRequest) -> Response:
     """Map all records in quarantine again, as a run of their own."""
     del request
@@ -199,7 +199,7 @@ async def replay(*, name: str, call: OperateCall, request: FormRequest) -> Respo
     return go_to(call.request, f"/runs/{run_id}")
 
 
-@router.get("/pipelines/{name:path}/removals")
+@router.get("/pipelines/{name}/removals")
 async def ask_removals(*, name: str, call: OperateCall, decision: str = "confirm") -> Response:
     """Ask whether records that a full run did not see are to be removed, or kept."""
     whole(call, name)
@@ -209,7 +209,7 @@ async def ask_removals(*, name: str, call: OperateCall, decision: str = "confirm
     return await _asked(call, "removals", "Removals", words=("removals", "ls", name), **told)
 
 
-@router.post("/pipelines/{name:path}/removals")
+@router.post("/pipelines/{name}/removals")
 async def decide(*, name: str, call: OperateCall, request: FormRequest) -> Response:
     """Decide on the records that a full run did not see."""
     del request
@@ -227,7 +227,7 @@ async def decide(*, name: str, call: OperateCall, request: FormRequest) -> Respo
 # The watermark
 
 
-@router.get("/pipelines/{name:path}/watermark")
+@router.get("/pipelines/{name}/watermark")
 async def ask_watermark(*, name: str, call: OperateCall) -> Response:
     """Ask for the time that the watermark is to be set to."""
     return await _watermark_form(call, whole(call, name), {}, "")
@@ -244,7 +244,7 @@ async def _watermark_form(
     return response
 
 
-@router.post("/pipelines/{name:path}/watermark")
+@router.post("/pipelines/{name}/watermark")
 async def set_watermark(*, name: str, call: OperateCall, request: FormRequest) -> Response:
     """Set the watermark by hand, with a reason."""
     del request

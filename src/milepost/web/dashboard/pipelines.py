@@ -77,7 +77,7 @@ PARTS = {
 }
 
 
-@router.get("/pipelines/{name:path}")
+@router.get("/pipelines/{name}")
 async def pipeline(*, name: str, call: ReadCall, run: str = "", partition: str = "") -> Response:
     """Show where a pipeline has come to, and what keeps it there."""
     call.principal.check_unbound("what a pipeline keeps", queues=False)

@@ -309,7 +309,7 @@ async def _asked(call: Call, name: str, action: str) -> Response:
 ask_first(router, "/queues", ("pause", "resume"), _asked)
 
 
-@router.post("/queues/{name:path}/pause")
+@router.post("/queues/{name}/pause")
 async def pause(*, name: str, call: OperateCall) -> Response:
     """Let nobody claim from a queue."""
     reason = one(await form_of(call), "reason") or None
@@ -318,7 +318,7 @@ async def pause(*, name: str, call: OperateCall) -> Response:
     return acted(call, "pause queue", name, "/queues", name=name)
 
 
-@router.post("/queues/{name:path}/resume")
+@router.post("/queues/{name}/resume")
 async def resume(*, name: str, call: OperateCall) -> Response:
     """Let claims from a queue go on."""
     await form_of(call)

@@ -165,13 +165,13 @@ async def _required(call: Call, name: str) -> Row:
     return require(found.rows, check_text(name, what="schedule"))
 
 
-@router.post("/schedules/{name:path}/pause")
+@router.post("/schedules/{name}/pause")
 async def pause(*, name: str, call: OperateCall) -> Response:
     """Let a schedule rest; its times that pass are skipped."""
     return await _rest(call, name, paused=True)
 
 
-@router.post("/schedules/{name:path}/resume")
+@router.post("/schedules/{name}/resume")
 async def resume(*, name: str, call: OperateCall) -> Response:
     """Let a schedule go on with its next time."""
     return await _rest(call, name, paused=False)
@@ -189,7 +189,7 @@ async def _rest(call: Call, name: str, *, paused: bool) -> Response:
     )
 
 
-@router.post("/schedules/{name:path}/run")
+@router.post("/schedules/{name}/run")
 async def run(*, name: str, call: OperateCall) -> Response:
     """Create a schedule's job now, and show it."""
     await form_of(call)
