@@ -42,6 +42,15 @@ TAKEN = (
 MOVED = "this store was moved away"
 """With these words the triggers of a store that was moved refuse every change."""
 GROUP = GroupSize(256)
+CHECKPOINT_PAGES = 4_000
+"""16 MiB of log are copied into the file at once. Claims under limits change an index in the order
+of keys, a page for each job: with a fourth of that the same pages were copied again and again."""
+PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
+)
 
 
 class _Work(NamedTuple):
@@ -323,7 +332,7 @@ def connect(path: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
     return connection
 
