@@ -10,6 +10,7 @@ import pytest
 import milepost as mp
 from milepost.store import jobs, workers
 from milepost.store.limits import STRIPES, Look
+from milepost.worker import floors
 from milepost.worker.floors import Floors
 from milepost.worker.limited import LOOK_US, SHARE_LEAST, VISITS, LimitedLine
 
@@ -280,6 +281,31 @@ async def test_few_keys_do_not_hide_jobs_behind_many_of_a_kind_unknown_here_l15(
         mine.submit_many([("a",)])
     async with working(concurrency=10):
         await asyncio.wait_for(behind.wait(), 8)
+
+
+@pytest.mark.both_stores
+async def test_jobs_under_a_limit_and_others_take_turns_though_each_would_fill_every_claim_l16(
+    app, working, until, monkeypatch
+):
+    """Those without a limit had no turn from the first second on, until all others were done."""
+    monkeypatch.setattr(floors, "RESCAN_SECONDS", 0.05)
+    monkeypatch.setattr(floors, "RESCAN_TIMES", 0)
+    ran: list[str] = []
+
+    @app.job(limit=mp.Limit(1000, key="key"))
+    async def limited(key: int) -> None:
+        ran.append("limited")
+
+    @app.job
+    async def plain() -> None:
+        ran.append("plain")
+
+    await plain.submit_many_async([()] * 400)
+    await limited.submit_many_async([(n % 50,) for n in range(400)])
+    async with working(concurrency=1):
+        await until(lambda: len(ran) == 800, seconds=30)
+    both = ran[ran.index("limited") : ran.index("limited") + 300]
+    assert min(both.count("plain"), both.count("limited")) >= 75
 
 
 def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():

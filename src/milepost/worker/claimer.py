@@ -79,6 +79,8 @@ class Claimer:
         self._floors = Floors()
         self._limited = LimitedLine()
         self._limited_first = False
+        self._was_due = False
+        """Whether it was time to look at the bottom when the last claim was made."""
         self._empty_until = {PLAIN: 0.0, LIMITED: 0.0}
         self._rescan_asked = False
         self._met: set[Lanes] = {threads, isolated}
@@ -200,13 +202,15 @@ class Claimer:
     async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
         """Claim jobs under limits and others; each of them come first in turns (L-16).
 
-        Those under limits do so when the bottom of the line is looked at. A line that was empty a
-        moment ago comes second: it is asked for what the other one leaves room for.
+        Those under limits do so when it is time to look at the bottom of the line; where they leave
+        no room for that look, the others are next. A line that was empty a moment ago comes second:
+        it is asked for what the other one leaves room for.
         """
         if not self._limited.known:
             return await self._claim_plain(most, kinds)
-        due = self._floors.due(self._now)
-        self._limited_first = not self._limited_first or due
+        due, was_due = self._floors.due(self._now), self._was_due
+        self._limited_first = not self._limited_first or (due and not was_due)
+        self._was_due = due
         parts = [(PLAIN, self._claim_plain), (LIMITED, self._claim_limited)]
         parts.sort(key=lambda part: (part[0] == LIMITED) != self._limited_first)
         if not due and self._now < self._empty_until[parts[0][0]]:
