@@ -204,7 +204,7 @@ class Claimer:
 
         Those under limits do so when it is time to look at the bottom of the line; where they leave
         no room for that look, the others are next. A line that was empty a moment ago comes second:
-        it is asked for what the other one leaves room for.
+        it is asked for what the other one leaves room for, if that is worth a claim.
         """
         if not self._limited.known:
             return await self._claim_plain(most, kinds)
@@ -217,8 +217,9 @@ class Claimer:
             parts.reverse()
         claims: list[Claim] = []
         for line, part in parts:
-            if len(claims) < most:
-                found = await part(most - len(claims), kinds)
+            room = most - len(claims)
+            if room > most // WORTH_A_CLAIM or (room and self._now >= self._empty_until[line]):
+                found = await part(room, kinds)
                 self._empty_until[line] = 0.0 if found else self._now + EMPTY_SECONDS
                 claims += found
         return claims

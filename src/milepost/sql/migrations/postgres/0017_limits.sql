@@ -254,9 +254,9 @@ BEGIN
      WHERE l.queue = ANY (usable);
   END IF;
 
-  -- Most claims: nothing but numbers of leases is asked for, and all that is found may start. Not worth a try where
-  -- the caller looks at little of the front, or only at the first of each key: then many are blocked. What is asked of
-  -- a job is what job_claim asks.
+  -- Most claims: nothing but numbers of leases is asked for, and there is room for all that is found. Only jobs of keys
+  -- that have more than their rule allows are ranked. Not worth a try where the caller looks at little of the front, or
+  -- only at the first of each key: then most are blocked. What is asked of a job is what job_claim asks.
   IF asked_ids IS NULL AND limited = '{}'
      AND (2 * asked_front >= asked_most OR (asked_front = 0 AND asked_quantum > 1))
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
@@ -289,31 +289,41 @@ BEGIN
         asked_visits, asked_after, asked_newest, asked_quantum, asked_freed)
        WHERE asked_visits > 0 OR asked_newest > 0 OR json_array_length(asked_freed) > 0
     ), heads AS MATERIALIZED (
-      SELECT job.ctid AS place, job.limit_key AS key FROM job
+      SELECT job.ctid AS place, job.limit_key AS key, job.queued_seq AS seq,
+             (SELECT line.place FROM line WHERE line.queue = job.queue AND line.priority = job.priority) AS line
+        FROM job
        WHERE job.ctid = ANY (ARRAY(SELECT place FROM seen
                                     WHERE place IS NOT NULL AND place NOT IN (SELECT place FROM front))::tid[])
          AND job.state || '' = 'QUEUED'
          FOR UPDATE SKIP LOCKED
     ), found AS MATERIALIZED (
-      SELECT place, key FROM front UNION ALL SELECT place, key FROM heads
+      SELECT place, key, line, seq FROM front UNION ALL SELECT place, key, line, seq FROM heads
     ), least AS MATERIALIZED (
       SELECT min(most) AS most FROM limit_rule WHERE scope = 'job'
-    ), over AS MATERIALIZED (
+    ), counted AS MATERIALIZED (
       -- Found and live together, of keys that may have more than the least of all rules allows.
-      SELECT 1
-        FROM (SELECT key FROM found
+      SELECT key, count(*) - count(place) AS live, count(place) AS wanted
+        FROM (SELECT key, place FROM found
                UNION ALL
-              SELECT limit_key FROM job
+              SELECT limit_key, NULL FROM job
                WHERE limit_key = ANY (ARRAY(SELECT key FROM found)) AND worker_id IS NOT NULL
-                 AND (SELECT most FROM least) IS NOT NULL) AS counted (key)
+                 AND (SELECT most FROM least) IS NOT NULL) AS each (key, place)
        GROUP BY key
       HAVING count(*) > (SELECT most FROM least)
-         AND count(*) > coalesce((SELECT rule.most FROM limit_rule AS rule
-                                   WHERE rule.scope = 'job' AND rule.name = milepost_rule_of(key)), count(*))
-       LIMIT 1
+    ), over AS MATERIALIZED (
+      SELECT counted.key, rule.most - counted.live AS room
+        FROM counted JOIN limit_rule AS rule ON rule.scope = 'job' AND rule.name = milepost_rule_of(counted.key)
+       WHERE counted.live + counted.wanted > rule.most
+    ), blocked AS MATERIALIZED (
+      SELECT ranked.place
+        FROM (SELECT found.place, over.room, row_number() OVER (PARTITION BY found.key ORDER BY found.line, found.seq) AS turn
+                FROM over JOIN found ON found.key = over.key) AS ranked
+       WHERE ranked.turn > ranked.room
     )
-    SELECT ARRAY(SELECT place FROM found),
-           json_build_array(cardinality(locked), (SELECT count(*) FROM front), 0,
+    SELECT CASE WHEN EXISTS (SELECT 1 FROM blocked)
+                THEN ARRAY(SELECT place FROM found EXCEPT SELECT place FROM blocked)
+                ELSE ARRAY(SELECT place FROM found) END,
+           json_build_array(cardinality(locked), (SELECT count(*) FROM front), (SELECT count(*) FROM blocked),
                             coalesce((SELECT seq FROM seen WHERE place IS NULL), 0),
                             (SELECT key FROM seen WHERE place IS NULL), NULL, NULL,
                             (SELECT json_agg(json_build_array(line.queue, line.priority, least(
@@ -323,7 +333,7 @@ BEGIN
                               WHERE line.floor = 0),
                             milepost_us_since(began))::text
       INTO chosen, told
-     WHERE NOT EXISTS (SELECT 1 FROM over) AND (SELECT count(*) FROM found) <= asked_most;
+     WHERE (SELECT count(*) FROM found) <= asked_most;
     IF chosen IS NOT NULL THEN
       places := chosen;
       look := told;
