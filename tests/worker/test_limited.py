@@ -74,7 +74,7 @@ def looks(line: LimitedLine, times: int, *, fixed_us: int, each_us: int) -> list
         seen = reach.front + reach.visits + len(reach.freed)
         told = {"front": reach.front, "visited": seen - reach.front, "after": "z"}
         some = look(**told, blocked=reach.front, took_us=fixed_us + seen * each_us)
-        line.learn(some, reach, taken=9)
+        line.learn(some, reach, taken=seen // 10)
         asked.append(seen)
     return asked
 
@@ -93,6 +93,25 @@ def test_what_every_look_takes_does_not_make_looks_small(fixed_us):
     for _ in range(12):
         line.learn(look(took_us=fixed_us), line.reach(100), taken=0)
     assert min(looks(line, 60, fixed_us=fixed_us, each_us=5)[40:]) > 100
+
+
+def test_a_line_that_was_empty_for_long_is_claimed_from_as_much_as_any_at_once():
+    """Looks at nothing said that a key takes milliseconds: the first claims were tiny."""
+    line = LimitedLine()
+    for _ in range(30):
+        line.learn(look(took_us=2_000), line.reach(1_000), taken=0)
+    assert line.reach(1_000).front > 900
+
+
+def test_on_a_crowded_server_looks_that_bring_jobs_stay_large():
+    """Smaller ones would take more of a server that has too much to do."""
+    line = LimitedLine()
+    for _ in range(20):
+        reach = line.reach(1_000)
+        told = {"front": reach.front, "visited": reach.visits, "after": "z"}
+        seen = reach.front + reach.visits
+        line.learn(look(**told, took_us=2_000 + 50 * seen), reach, taken=seen)
+    assert line.reach(1_000).front > 400
 
 
 def test_a_look_from_the_bottom_says_nothing_of_what_a_key_takes():

@@ -13,9 +13,10 @@ VISITS_MOST = 128
 VISITS_EMPTY = 48
 """As many where the last look found all of them blocked: such looks come again and again."""
 KEYS_LEAST, KEYS_MOST = 4, 2_000
-CHEAP_US, LOOK_US = 25, 6_000
+CHEAP_US, LOOK_US, TAKING_US = 25, 6_000, 50_000
 """A key usually takes 5 microseconds to look at, and more behind an old snapshot: then a look has
-so many that they take no longer than this."""
+so many that they take no longer than this; longer where it takes most of the jobs that it sees,
+because in smaller ones each job would cost more."""
 FADE, PROBE = 0.8, 4
 """How much of a look counts after the next one; one in so many is half as large, to compare."""
 NEWEST = 8
@@ -137,7 +138,7 @@ class LimitedLine:
 
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn from a look."""
-        self._learn_cost(look)
+        self._learn_cost(look, taken=taken)
         for key in reach.freed:
             self._freed.pop(key, None)
         self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
@@ -156,12 +157,14 @@ class LimitedLine:
         self._learn_share(look)
         self._learn_stripes(look, reach)
 
-    def _learn_cost(self, look: Look) -> None:
+    def _learn_cost(self, look: Look, *, taken: int) -> None:
         """Learn how many keys a look has time for, from what each of them took in this one."""
-        if self.floors.whole or not look.took_us:
-            return  # the line was walked from its bottom, which says nothing of keys
-        each = self._cost.learn(look.front + look.visited, look.took_us)
-        wanted = KEYS_MOST if each < CHEAP_US else max(KEYS_LEAST, LOOK_US / each)
+        seen = look.front + look.visited
+        if self.floors.whole or not look.took_us or not seen:
+            return  # walked from its bottom, or empty: the line says nothing of keys
+        each = self._cost.learn(seen, look.took_us)
+        most_us = TAKING_US if 2 * taken >= seen else LOOK_US
+        wanted = KEYS_MOST if each < CHEAP_US else max(KEYS_LEAST, most_us / each)
         # One look that took long for another reason must not let the next one have thousands.
         self._affordable = min(2 * self._affordable, (self._affordable + wanted) / 2)
 
