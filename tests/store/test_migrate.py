@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
@@ -103,18 +104,16 @@ def test_running_it_again_changes_nothing(empty):
 
 def test_two_runners_at_once_apply_each_migration_once(empty):
     applied: list[Migration] = []
-    start = threading.Barrier(4)
+    start = threading.Barrier(4, timeout=60)
 
     def run() -> None:
         with empty.driver() as driver:
             start.wait()
             applied.extend(migrate(driver))
 
-    threads = [threading.Thread(target=run) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        for runner in [threads.submit(run) for _ in range(4)]:
+            runner.result()
     assert sorted(migration.number for migration in applied) == NUMBERS
 
 

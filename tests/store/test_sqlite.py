@@ -2,6 +2,7 @@
 
 import os
 import re
+import sqlite3
 import threading
 from contextlib import nullcontext
 
@@ -26,6 +27,17 @@ def driver(tmp_path):
     with_file = SqliteDriver(str(tmp_path / "store.db"))
     yield with_file
     with_file.close()
+
+
+def test_a_new_file_is_opened_while_another_program_writes_to_it(tmp_path):
+    path = str(tmp_path / "store.db")
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    commit = threading.Timer(0.2, other.execute, ["COMMIT"])
+    commit.start()
+    SqliteDriver(path).close()
+    commit.join()
+    other.close()
 
 
 class Held:

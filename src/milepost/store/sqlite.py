@@ -8,6 +8,7 @@ import asyncio
 import os
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -27,6 +28,9 @@ from milepost.store.sqlite_calls import OptimisticMiss, PreparedCall, execute, p
 T = TypeVar("T")
 P = ParamSpec("P")
 BUSY_SECONDS = 30
+BUSY_PAUSE_SECONDS = 0.01
+PRIMARY_CODE = 0xFF
+"""The part of an extended error code that says what kind it is."""
 MINIMUM = (3, 37, 0)
 THREADS = 16
 _CLASH = re.compile(r"already (exists|another)")
@@ -46,7 +50,6 @@ CHECKPOINT_PAGES = 4_000
 """16 MiB of log are copied into the file at once. Claims under limits change an index in the order
 of keys, a page for each job: with a fourth of that the same pages were copied again and again."""
 PRAGMAS = (
-    "journal_mode = WAL",
     "synchronous = FULL",
     "foreign_keys = ON",
     f"wal_autocheckpoint = {CHECKPOINT_PAGES}",
@@ -332,9 +335,28 @@ def connect(path: str) -> sqlite3.Connection:
         connection = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        _write_ahead(connection)
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
     return connection
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Change the file to a write-ahead log, if it has none.
+
+    While another connection writes to a new file SQLite refuses that at once, whatever its timeout.
+    """
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            busy = error.sqlite_errorcode & PRIMARY_CODE == sqlite3.SQLITE_BUSY
+            if not busy or time.monotonic() >= give_up:
+                raise
+        else:
+            return
+        time.sleep(BUSY_PAUSE_SECONDS)
 
 
 def _create_private(path: str) -> None:
