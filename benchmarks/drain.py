@@ -28,8 +28,8 @@ from milepost.address import StoreUrl
 from milepost.bench import probe, raw
 from tests.support.servers import running
 
-PROBE = Path(tempfile.mkdtemp(prefix="milepost-bench-")) / "probe"
-os.environ.setdefault("BENCH_PROBE", str(PROBE))
+_folder = tempfile.TemporaryDirectory(prefix="milepost-bench-")  # goes with this process
+PROBE = Path(os.environ.setdefault("BENCH_PROBE", f"{_folder.name}/probe"))
 
 BATCH = 100
 DEPTHS = (10_000, 200_000)

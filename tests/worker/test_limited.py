@@ -5,6 +5,7 @@ import time
 from contextlib import closing
 from itertools import pairwise
 
+import psycopg
 import pytest
 
 import milepost as mp
@@ -13,6 +14,9 @@ from milepost.store.limits import STRIPES, Look
 from milepost.worker import floors
 from milepost.worker.floors import Floors
 from milepost.worker.limited import LOOK_US, SHARE_LEAST, VISITS, LimitedLine
+from tests.support.databases import everyday_names
+
+POSTGRES = [name for name in everyday_names() if name != "sqlite"]
 
 
 def look(**told) -> Look:
@@ -325,6 +329,32 @@ async def test_jobs_under_a_limit_and_others_take_turns_though_each_would_fill_e
         await until(lambda: len(ran) == 800, seconds=30)
     both = ran[ran.index("limited") : ran.index("limited") + 300]
     assert min(both.count("plain"), both.count("limited")) >= 75
+
+
+@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+async def test_a_worker_whose_jobs_others_choose_from_looks_again_soon(database):
+    """It rested as if there were none, for a tenth of a second and more in each drain."""
+    ran = asyncio.Event()
+    patient = mp.App(database.url, poll_min=20.0, poll_max=20.0)
+
+    @patient.job(limit=mp.Limit(1, key="key"))
+    async def limited(key: str) -> None:
+        ran.set()
+
+    await limited.submit_async("a")
+    worker = await patient.worker()
+    async with await psycopg.AsyncConnection.connect(database.url) as other:
+        await other.execute("SET search_path TO milepost")
+        await other.execute("SELECT milepost_lock_stripes(0, 16)")
+        running = asyncio.create_task(worker.run())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(ran.wait(), 2)
+        await other.rollback()
+        await asyncio.wait_for(ran.wait(), 5)
+    worker.drain()
+    await asyncio.wait_for(running, 30)
+    await patient.client.close_async()
+    patient.close()
 
 
 def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():

@@ -1,6 +1,7 @@
 """Claims as many jobs as fit, from the front of the line, and starts them in their lanes."""
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from milepost.records import Claim
 from milepost.relay.hints import HintQueue
 from milepost.store import failures, hints, jobs, limits, queues, unfit
 from milepost.store.jobs import Suspect
+from milepost.store.limits import STRIPES
 from milepost.worker import Setup
 from milepost.worker.floors import Floors
 from milepost.worker.heartbeat import WorkerRow
@@ -36,7 +38,9 @@ FOR_LONG = 4
 """Jobs that may be long are claimed for a fourth of the slots while short ones are held ahead."""
 ROOM_SECONDS = 1.0
 STRIPE_TRIES = 3
-"""How often jobs under limits are looked for at once, while others hold the stripes asked for."""
+"""How often jobs under limits are looked for at once, while others hold stripes."""
+CROWDED_SECONDS = 0.05
+"""After so long a worker looks again that found nothing, where others were choosing meanwhile."""
 PLAIN, LIMITED = "plain", "limited"
 """The two lines: jobs without a limit, and jobs under one."""
 EMPTY_SECONDS = 0.05
@@ -72,6 +76,7 @@ class Claimer:
         self._tasks = tasks
         self._threads = threads
         self._isolated = isolated
+        self._poll_min = setup.settings.poll_min
         self._isolates_all = setup.settings.isolate == "all"
         self._hinted = {queue.name: queue for queue in hinted}
         self._claiming = asyncio.Lock()
@@ -83,6 +88,8 @@ class Claimer:
         """Whether it was time to look at the bottom when the last claim was made."""
         self._empty_until = {PLAIN: 0.0, LIMITED: 0.0}
         self._rescan_asked = False
+        self._crowded_out = False
+        """Whether the last claim found nothing in the stripes that it got, and others had some."""
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
         self._plenty = False
@@ -187,7 +194,7 @@ class Claimer:
         alone = self.suspects.waiting and not self._slots and not self._threads.zombies
         if alone and self.suspects.comes_first and (claims := await self._claim_alone(kinds)):
             return claims
-        self._rescan_asked = False
+        self._rescan_asked = self._crowded_out = False
         claims = await self._claim(most, kinds)
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
             claims = await self._claim(most, kinds)
@@ -240,19 +247,19 @@ class Claimer:
             limited.floors.know(self._scanned(self._queues))
         elif limited.floors.due(began):
             limited.floors.know(self._scanned(await self._driver.run(queues.waiting)))
-        claims: list[Claim] = []
         for _ in range(STRIPE_TRIES):
-            claims, missed = await self._look_limited(most, kinds)
-            if claims or not missed:
-                break
-        return claims
+            claims, seen = await self._look_limited(most, kinds)
+            if claims or seen == STRIPES:
+                return claims
+        self._crowded_out = True
+        return []
 
-    async def _look_limited(self, most: int, kinds: list[str]) -> tuple[list[Claim], bool]:
-        """Look once; answer also whether others held stripes that might have had jobs."""
+    async def _look_limited(self, most: int, kinds: list[str]) -> tuple[list[Claim], int]:
+        """Look once; answer also with the number of stripes seen: others may hold the rest."""
         limited, began = self._limited, self._now
         line = limited.floors.line(began)
         if not line:
-            return [], False
+            return [], STRIPES
         reach = limited.reach(most)
         claims, look = await self._driver.run(
             limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
@@ -263,12 +270,14 @@ class Claimer:
         self._slots.awaited = limited.blocked
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))
-        return claims, look.locked < reach.stripes
+        return claims, look.locked
 
     @property
-    def rate_seconds(self) -> float | None:
-        """In how long a rate lets the next job start; None: that is not what they wait for."""
-        return self._limited.wait_seconds
+    def wait_seconds(self) -> float:
+        """In how long it is worth a look: a rate lets the next job start, or others have chosen."""
+        rate = self._limited.wait_seconds
+        until_rate = math.inf if rate is None else max(rate, self._poll_min)
+        return min(until_rate, CROWDED_SECONDS if self._crowded_out else math.inf)
 
     async def _claim_plain(self, most: int, kinds: list[str]) -> list[Claim]:
         hinted = False

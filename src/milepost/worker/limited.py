@@ -155,7 +155,7 @@ class LimitedLine:
             self._bottoms[queue, priority] = self.floors.top_before if first is None else first
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
-        self._learn_stripes(look, reach)
+        self._learn_stripes(look, reach, taken=taken)
 
     def _learn_cost(self, look: Look, *, taken: int) -> None:
         """Learn how many keys a look has time for, from what each of them took in this one."""
@@ -175,13 +175,14 @@ class LimitedLine:
         elif look.blocked < seen / 20:
             self._share = min(1.0, self._share * 2)
 
-    def _learn_stripes(self, look: Look, reach: Reach) -> None:
+    def _learn_stripes(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Ask for fewer stripes where others hold some; each worker then keeps to its own."""
         if look.locked < reach.stripes:
             self._stripes = max(2, self._stripes // 2)
             if look.locked == 0:
                 self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
-        elif self._stripes < STRIPES:
-            # Its own stripes had too little: others may have left theirs.
+        elif taken:
             self._stripes = min(STRIPES, self._stripes + 1)
+        else:
+            self._stripes = STRIPES  # jobs may wait in those that it did not see
         self._stripe = (self._stripe + look.locked) % STRIPES

@@ -1,7 +1,6 @@
 """The worker: polls for jobs, rests where there are none, maintains, and drains (spec E)."""
 
 import asyncio
-import math
 import os
 import platform
 import random
@@ -187,7 +186,8 @@ class Worker:
             left = until - self._now
             if left <= 0 or not await self._driver.run(jobs.any_open):
                 return False
-            self._claimer.expect(await self._watch.wait(min(pause, left, self._rate_seconds)))
+            pause = min(pause, left, self._claimer.wait_seconds)
+            self._claimer.expect(await self._watch.wait(pause))
         return True
 
     @property
@@ -294,15 +294,9 @@ class Worker:
             await self._row.show()
             return
         pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
-        self._claimer.expect(await self._watch.wait(min(pause, self._rate_seconds)))
+        self._claimer.expect(await self._watch.wait(min(pause, self._claimer.wait_seconds)))
         self._hints.wake()
         self._pause = min(self._pause * 2, self._settings.poll_max)
-
-    @property
-    def _rate_seconds(self) -> float:
-        """How long until a rate lets a job start, if any waits for one."""
-        seconds = self._claimer.rate_seconds
-        return math.inf if seconds is None else max(seconds, self._settings.poll_min)
 
     async def _error_wait(self, event: str, error: Exception) -> None:
         """Log an error, and wait before the next connection."""
