@@ -57,6 +57,10 @@ def test_a_program_reads_what_it_wrote_whatever_the_sessions_settings_are(strang
             raise ConnectionError("wäg")
         return [name, share]
 
+    @app.job(limit=mp.Limit(1, key="name"))
+    def bounded(name: str) -> str:
+        return name
+
     @batch.step
     def find() -> Iterator[int]:
         yield from range(3)
@@ -72,8 +76,10 @@ def test_a_program_reads_what_it_wrote_whatever_the_sessions_settings_are(strang
     before = datetime.now(UTC)
     job = greet.options(tags={"who": "žluť"}, unique="ключ").submit("žluťoučký \\ 'kůň'", 0.1 + 0.2)
     later = greet.options(start_in=3600).submit("later", 1.0)
+    limited = bounded.submit("Łódź")
     run = batch.start()
     app.drain()
+    assert limited.refresh().result == "Łódź"
     ended = job.refresh()
     assert ended.result == ["žluťoučký \\ 'kůň'", 0.1 + 0.2]
     assert abs(ended.created_at - before) < timedelta(minutes=5)

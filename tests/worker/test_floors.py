@@ -102,3 +102,41 @@ def test_an_empty_line_is_looked_at_from_where_numbers_stood_while_its_bottom_is
         assert {place.priority for place in line} == set(range(10))
         assert {place.floor for place in line} == {7}
     assert floors.due(2.5)
+
+
+def test_each_queue_is_the_first_of_its_priority_in_turn():
+    """The same one of three came first at each look, and two had nothing while it was full."""
+    floors = Floors()
+    firsts = []
+    for now in range(6):
+        floors.know(["a", "b", "c"])
+        firsts.append(floors.line(100.0 * now)[0].queue)
+    assert set(firsts) == {"a", "b", "c"}
+
+
+def test_each_queue_is_the_first_in_turn_where_the_lowest_priority_comes_first():
+    floors = Floors()
+    firsts = []
+    for turn in range(1, 6 * AGED + 1):
+        floors.know(["a", "b", "c"])
+        line = floors.line(100.0 * turn)
+        if turn % AGED == 0:
+            firsts.append((line[0].queue, line[0].priority))
+    assert set(firsts) == {("a", 0), ("b", 0), ("c", 0)}
+
+
+def test_queues_that_a_look_at_the_bottom_did_not_come_to_are_looked_at_by_the_next():
+    """Until the bottom was looked at again only the queue that had filled that look was known."""
+    floors = Floors()
+    floors.know(["a", "b"])
+    full = floors.line(0.0)[0].queue
+    floors.learn([claimed(5, queue=full)], most=1, began=0.0, ended=0.0)
+    [other] = {"a", "b"} - {full}
+    line = floors.line(0.1)
+    assert {place.floor for place in line if place.queue == other} == {0}
+    assert [place.queue for place in line if place.priority == 0] == [other, full]
+    floors.learn([claimed(7, queue=other)], most=2, began=0.1, ended=0.1)
+    assert {(place.queue, place.floor) for place in floors.line(0.2) if place.priority == 0} == {
+        (full, 5),
+        (other, 7),
+    }

@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 import milepost as mp
-from milepost.store import jobs, workers
+from milepost.errors import Unavailable
+from milepost.store import jobs, limits, workers
 from milepost.store.limits import STRIPES, Look
 from milepost.worker import floors
 from milepost.worker.floors import Floors
@@ -355,6 +356,114 @@ async def test_a_worker_whose_jobs_others_choose_from_looks_again_soon(database)
     await asyncio.wait_for(running, 30)
     await patient.client.close_async()
     patient.close()
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize("named", [None, ["a", "b", "c"]])
+async def test_no_full_queue_keeps_another_one_from_its_turns(app, working, until, limited, named):
+    """The same queue was served alone as long as it was full."""
+    ran: list[str] = []
+
+    @app.job(**({"limit": mp.Limit(1000, key="number")} if limited else {}))
+    async def work(queue: str, number: int) -> None:
+        ran.append(queue)
+
+    for queue in "abc":
+        some = [(queue, number % 40) for number in range(300)]
+        await work.options(queue=queue).submit_many_async(some)
+    async with working(queues=named, concurrency=1):
+        await until(lambda: len(ran) >= 300)
+    assert all(ran[:300].count(queue) >= 60 for queue in "abc")
+
+
+@pytest.mark.both_stores
+async def test_jobs_that_were_claimed_before_a_look_at_others_failed_run_at_once(
+    app, working, until, monkeypatch
+):
+    """Nobody ran them until the worker was asked what it held."""
+    failed: list[int] = []
+    plain_claim, limited_claim = jobs.claim, limits.claim
+    found = [0]
+
+    def counting(**given):
+        claims = yield from plain_claim(**given)
+        found[0] = len(claims)
+        return claims
+
+    def failing(**given):
+        if found[0] and not failed:
+            failed.append(found[0])
+            raise Unavailable("the connection was dropped")
+        return (yield from limited_claim(**given))
+
+    monkeypatch.setattr(jobs, "claim", counting)
+    monkeypatch.setattr(limits, "claim", failing)
+    ran: list[int] = []
+
+    @app.job
+    async def plain(ctx: mp.Context) -> None:
+        ran.append(ctx.fence)
+
+    @app.job(limit=mp.Limit(1, key="key"))
+    async def limited(key: str) -> None: ...
+
+    await limited.submit_many_async([("a",)] * 5)
+    await plain.submit_many_async([()] * 8)
+    async with working(concurrency=100):
+        await until(lambda: len(ran) == 8)
+    assert failed
+    assert ran == [1] * 8, "each of them ran under its first claim"
+
+
+@pytest.mark.both_stores
+async def test_a_job_that_waits_for_its_limit_does_not_keep_others_from_being_claimed_ahead(
+    app, working, until
+):
+    """One was enough: jobs without a limit were claimed for free slots alone from then on."""
+    ran, ahead = [0], [0]
+
+    @app.job
+    async def plain() -> None:
+        ran[0] += 1
+
+    @app.job(limit=mp.Limit(rate="1/h", burst=1, key="who"))
+    async def rare(who: str) -> None: ...
+
+    await rare.submit_many_async([("a",)] * 2)
+    await plain.submit_many_async([()] * 6_000)
+    async with working(concurrency=20) as worker:
+
+        def all_ran() -> bool:
+            ahead[0] = max(ahead[0], len(worker._slots) - 20)
+            return ran[0] == 6_000
+
+        await until(all_ran)
+    assert ahead[0] > 20
+
+
+async def test_a_line_without_jobs_is_not_asked_at_each_claim_of_the_other(app, working, until):
+    """Each second claim of jobs under limits asked which queues had others, and looked for them."""
+    looks, ran = {"plain": 0, "limited": 0}, [0]
+
+    @app.job(limit=mp.Limit(1_000, key="who"))
+    async def limited(who: str) -> None:
+        await asyncio.sleep(0.01)
+        ran[0] += 1
+
+    await limited.submit_many_async([(str(number % 99),) for number in range(900)])
+    async with working(concurrency=4) as worker:
+        driver = worker._claimer._driver
+        run = driver.run
+
+        async def counting(operation, *given, **named):
+            looks["plain"] += operation is jobs.claim
+            looks["limited"] += operation is limits.claim
+            return await run(operation, *given, **named)
+
+        driver.run = counting
+        await until(lambda: ran[0] == 900)
+    assert looks["plain"] < looks["limited"] / 4
 
 
 def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():

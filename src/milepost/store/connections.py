@@ -59,6 +59,8 @@ PARSED = {
 """And these, which no pooler keeps."""
 PLANNED = {"enable_seqscan": "off", "jit": "off"}
 """A plan that is made while a table is small, and kept, must serve a large one."""
+LEVEL = {"default_transaction_isolation": "read committed"}
+"""Statements outside a transaction, such as claims under limits, see commits of others, too."""
 ENCODING = "UTF8"
 SETTINGS_REFUSED = "unsupported startup parameter"
 """PgBouncer's answer to a setting: it cannot know whose the connection will be."""
@@ -77,7 +79,7 @@ def settings_of(limits: Timeouts, *, own: bool) -> dict[str, str]:
         "tcp_keepalives_idle": str(_keepalive(limits)),
         "tcp_keepalives_interval": str(_keepalive(limits)),
         "tcp_keepalives_count": str(PROBES),
-        **({**PARSED, **PLANNED} if own else {}),
+        **({**PARSED, **PLANNED, **LEVEL} if own else {}),
     }
 
 
@@ -187,7 +189,8 @@ def _connect(
     more: dict[str, Any] = {**_tcp(limits), **given, "client_encoding": ENCODING}
     if with_settings:
         settings = {**settings_of(limits, own=own), **(TRACKED if own else {})}
-        words = [f"-c {name}={value}" for name, value in settings.items()]
+        escaped = {name: value.replace(" ", "\\ ") for name, value in settings.items()}
+        words = [f"-c {name}={value}" for name, value in escaped.items()]
         more["options"] = " ".join([str(given.get("options") or ""), *words]).strip()
     if url.pooled:  # the next statement may reach another server process
         more["prepare_threshold"] = None

@@ -5,6 +5,8 @@ import math
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from milepost import outcome
@@ -25,7 +27,7 @@ from milepost.worker.lanes import AsyncLanes
 from milepost.worker.limited import LimitedLine
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob, SlotTable
-from milepost.worker.suspects import Suspects
+from milepost.worker.suspects import TRIED_MOST, Suspects
 from milepost.worker.threads import ThreadLanes
 
 Lanes = AsyncLanes | ThreadLanes
@@ -45,7 +47,10 @@ PLAIN, LIMITED = "plain", "limited"
 """The two lines: jobs without a limit, and jobs under one."""
 EMPTY_SECONDS = 0.05
 """For so long a line in which no job was found is looked at after the other one."""
-ClaimCall = Callable[[], Coroutine[Any, Any, list[Claim]]]
+_TOGETHER = attrgetter("limited", "line.queue", "line.priority")
+"""Suspects that are tried by one claim."""
+ClaimCall = Callable[[list[Claim]], Coroutine[Any, Any, None]]
+"""Adds the jobs that it claims, so that those are known of which a later statement fails."""
 
 
 class Claimer:
@@ -116,7 +121,7 @@ class Claimer:
             most, kinds = self._fitting()  # a hint's claim may have come first
             if most <= 0 or not kinds:
                 return 0
-            claims = await self._fill(most, partial(self._claimed, most, kinds))
+            claims = await self._fill(most, partial(self._claim_any, most, kinds))
             self._plenty = len(claims) * 2 >= most
             return len(claims)
 
@@ -125,9 +130,13 @@ class Claimer:
         self._slots.take(most)
         claims: list[Claim] = []
         try:
-            claims = await claim()
-        finally:
+            await claim(claims)
+        except Exception:
+            # What was claimed before the failure is held by this worker: nobody else may run it.
             self._slots.miss(most - len(claims))
+            self._start(claims, {})
+            raise
+        self._slots.miss(most - len(claims))
         self._start(claims, await self._links(claims) if self._client.hooks.links else {})
         return claims
 
@@ -189,47 +198,50 @@ class Claimer:
             return self._isolated
         return self._tasks if definition.is_async else self._threads
 
-    async def _claimed(self, most: int, kinds: list[str]) -> list[Claim]:
+    async def _claim_any(self, most: int, kinds: list[str], claims: list[Claim]) -> None:
         """Claim other jobs, or a suspect if it comes first and nothing else is in this process."""
         alone = self.suspects.waiting and not self._slots and not self._threads.zombies
-        if alone and self.suspects.comes_first and (claims := await self._claim_alone(kinds)):
-            return claims
+        if alone and self.suspects.comes_first:
+            claims += await self._claim_alone(kinds)
+            if claims:
+                return
         self._rescan_asked = self._crowded_out = False
-        claims = await self._claim(most, kinds)
+        await self._claim(most, kinds, claims)
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
-            claims = await self._claim(most, kinds)
+            await self._claim(most, kinds, claims)
         if self._limited.must_ask(self._now, idle=not claims):
             self._limited.known = await self._driver.run(limits.any_rules)
             if self._limited.known and len(claims) < most:
                 claims += await self._claim_limited(most - len(claims), kinds)
         if alone and not claims:
-            claims = await self._claim_alone(kinds)
-        return claims
+            claims += await self._claim_alone(kinds)
 
-    async def _claim(self, most: int, kinds: list[str]) -> list[Claim]:
-        """Claim jobs under limits and others; each of them come first in turns (L-16).
+    async def _claim(self, most: int, kinds: list[str], claims: list[Claim]) -> None:
+        """Claim jobs under limits and others; a line that was empty a moment ago comes second.
 
-        Those under limits do so when it is time to look at the bottom of the line; where they leave
-        no room for that look, the others are next. A line that was empty a moment ago comes second:
-        it is asked for what the other one leaves room for, if that is worth a claim.
+        It is asked for what the other one leaves room for, if that is worth a claim.
         """
-        if not self._limited.known:
-            return await self._claim_plain(most, kinds)
+        parts = {PLAIN: self._claim_plain, LIMITED: self._claim_limited}
+        for line in self._in_turns() if self._limited.known else (PLAIN,):
+            room = most - len(claims)
+            if room > most // WORTH_A_CLAIM or (room and self._now >= self._empty_until[line]):
+                found = await parts[line](room, kinds)
+                self._empty_until[line] = 0.0 if found else self._now + EMPTY_SECONDS
+                claims += found
+
+    def _in_turns(self) -> tuple[str, str]:
+        """Say which of the two lines comes first: in turns, but jobs under limits when it is time.
+
+        That is the time to look at the bottom; where they leave no room for that look, the others
+        are next (L-16).
+        """
         due, was_due = self._floors.due(self._now), self._was_due
         self._limited_first = not self._limited_first or (due and not was_due)
         self._was_due = due
-        parts = [(PLAIN, self._claim_plain), (LIMITED, self._claim_limited)]
-        parts.sort(key=lambda part: (part[0] == LIMITED) != self._limited_first)
-        if not due and self._now < self._empty_until[parts[0][0]]:
-            parts.reverse()
-        claims: list[Claim] = []
-        for line, part in parts:
-            room = most - len(claims)
-            if room > most // WORTH_A_CLAIM or (room and self._now >= self._empty_until[line]):
-                found = await part(room, kinds)
-                self._empty_until[line] = 0.0 if found else self._now + EMPTY_SECONDS
-                claims += found
-        return claims
+        first = LIMITED if self._limited_first else PLAIN
+        if self._now < self._empty_until[first] and (first == PLAIN or not due):
+            first = PLAIN if first == LIMITED else LIMITED
+        return (LIMITED, PLAIN) if first == LIMITED else (PLAIN, LIMITED)
 
     async def _claim_limited(self, most: int, kinds: list[str]) -> list[Claim]:
         """Claim jobs under limits, for slots that are free.
@@ -308,19 +320,25 @@ class Claimer:
         return claims
 
     async def _claim_alone(self, kinds: list[str]) -> list[Claim]:
-        """Claim a job whose loss would end it; the store refuses while this worker has another."""
-        claims: list[Claim] = []
-        if (found := await self._suspect(kinds)) is not None:
-            claim = limits.claim_alone if found.limited else jobs.claim_alone
-            claims = await self._driver.run(claim, found, worker_id=self._row.id, kinds=kinds)
-        if claims:
-            self.suspects.began()
-        else:
-            self.suspects.see(waiting=False)
-        return claims
+        """Claim a job whose loss would end it; the store refuses while this worker has another.
 
-    async def _suspect(self, kinds: list[str]) -> Suspect | None:
-        return await self._driver.run(jobs.suspect, queues=self._queues, kinds=kinds)
+        Those that their limits block are passed over.
+        """
+        found = await self._find_suspects(kinds, most=TRIED_MOST)
+        for (limited, *_), those in groupby(found, key=_TOGETHER):
+            claim = limits.claim_alone if limited else jobs.claim_alone
+            run, worker_id = self._driver.run, self._row.id
+            if claims := await run(claim, list(those), worker_id=worker_id, kinds=kinds):
+                self.suspects.began()
+                return claims
+        self.suspects.pass_over(found)
+        return []
+
+    async def _find_suspects(self, kinds: list[str], *, most: int) -> list[Suspect]:
+        after, queues = self.suspects.after, self._queues
+        return await self._driver.run(
+            jobs.suspects, most=most, after=after, queues=queues, kinds=kinds
+        )
 
     def _start(self, claims: list[Claim], links: Mapping[str, str]) -> None:
         self._tally.started(claims)
@@ -393,15 +411,16 @@ class Claimer:
             claim = partial(self._claim_named, chosen, queue, kinds)
             return chosen, await self._fill(len(chosen), claim)
 
-    async def _claim_named(self, ids: list[str], queue: str, kinds: list[str]) -> list[Claim]:
+    async def _claim_named(
+        self, ids: list[str], queue: str, kinds: list[str], claims: list[Claim]
+    ) -> None:
         run, worker_id = self._driver.run, self._row.id
-        claims = await run(hints.claim, ids, worker_id=worker_id, queue=queue, kinds=kinds)
+        claims += await run(hints.claim, ids, worker_id=worker_id, queue=queue, kinds=kinds)
         if len(claims) < len(ids) and await self._has_rules():
             left = sorted(set(ids) - {claim.id for claim in claims})
             claims += await run(
                 limits.claim_named, left, worker_id=worker_id, queue=queue, kinds=kinds
             )
-        return claims
 
     async def _has_rules(self) -> bool:
         if self._limited.must_ask(self._now, idle=False):
@@ -442,8 +461,8 @@ class Claimer:
 
     async def look_for_suspects(self) -> None:
         """Learn whether a suspect is in line; a stuck thread would be its company to the end."""
-        found = None if self._threads.zombies else await self._suspect(self._registry.words)
-        self.suspects.see(waiting=found is not None)
+        words = [] if self._threads.zombies else self._registry.words
+        self.suspects.see(waiting=bool(words and await self._find_suspects(words, most=1)))
 
     async def reconcile(self) -> None:
         """Give back jobs that the store says we hold and we do not know: a claim's lost reply."""

@@ -1,10 +1,10 @@
 """The floors of the lines that a worker claims from: below them no job was left."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from milepost.options import HIGHEST
 from milepost.records import Claim
-from milepost.store.jobs import Line, lines
+from milepost.store.jobs import Line
 
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
@@ -18,6 +18,10 @@ HINTS = 4
 """How many queues are worth a look before it is asked which ones have work."""
 
 
+Place = tuple[str, int]
+"""A queue and a priority."""
+
+
 class Floors:
     """The queues, and for each (queue, priority) the floor below which no job was left.
 
@@ -25,8 +29,10 @@ class Floors:
     again. The bottom is looked at once a second, less often where that takes long, and when a look
     from the floor finds nothing, as long as that takes no more than a twentieth of the time. A
     priority that the last look at the bottom did not meet has a floor too, where numbers stood a
-    look before: later jobs are younger.
-    Now and then the lowest priority comes first, so that none starves behind higher ones.
+    look before: later jobs are younger. Places that it did not come to, because it had enough jobs
+    before, are looked at from the bottom until a look comes to them.
+    The queues take turns at being the first of their priority. Now and then the lowest priority
+    comes first, so that none starves behind higher ones.
     To ask which queues have work takes a query of its own: after a hint the queue that it named is
     looked at, and only when that is empty it is asked.
     """
@@ -34,7 +40,11 @@ class Floors:
     def __init__(self) -> None:
         self._queues: list[str] = []
         self._hinted: list[str] = []
-        self._floors: dict[tuple[str, int], int] = {}
+        self._line: list[Line] = []
+        """Where the last look was."""
+        self._floors: dict[Place, int] = {}
+        self._unseen: set[Place] = set()
+        """The places that no look has come to since the bottom was last looked at."""
         self._top = 0
         self.top_before = 0
         """Where numbers stood a look before: a transaction may have taken one and commit later."""
@@ -47,9 +57,8 @@ class Floors:
         self._turn = 0
 
     def know(self, queues: Iterable[str]) -> None:
-        """Learn which queues there are; the one served first moves on, so that none starves."""
-        known = list(queues)
-        self._queues = [*known[1:], *known[:1]]
+        """Learn which queues there are."""
+        self._queues = list(queues)
 
     def expect(self, queues: Iterable[str]) -> None:
         """Take a hint: these have new jobs."""
@@ -80,26 +89,44 @@ class Floors:
         self.whole = self.due(now)
         self.whole_next = False
         self._turn += 1
-        if self._turn % AGED == 0:
-            return self._aged()
-        if self.whole:
-            self._due = now + RESCAN_SECONDS
-            return lines(self._queues)
-        floors = {**self._unmet(), **self._known()}
-        ordered = sorted(floors.items(), key=lambda item: -item[0][1])
+        aged, turn = divmod(self._turn, AGED)
+        if turn == 0:
+            self.whole = False  # it names every place, but it is no look at the bottom
+            self._line = self._ordered(self._everywhere(), turn=aged, sign=1)
+        else:
+            if self.whole:
+                self._due = now + RESCAN_SECONDS
+            places = dict.fromkeys(self._everywhere(), 0) if self.whole else self._from_floors()
+            self._line = self._ordered(places, turn=self._turn - aged, sign=-1)
+        return self._line
+
+    def _everywhere(self) -> dict[Place, int]:
+        """Name every place, with its floor."""
+        places = [(queue, level) for queue in self._queues for level in range(HIGHEST + 1)]
+        floors = {place: self._floors.get(place, self._unmet_floor) for place in places}
+        return {**floors, **self._unseen_floors()}
+
+    def _from_floors(self) -> dict[Place, int]:
+        """Name the places that are worth a look, with their floors."""
+        return {**self._unmet(), **self._known(), **self._unseen_floors()}
+
+    def _unseen_floors(self) -> dict[Place, int]:
+        return {place: 0 for place in self._unseen if place not in self._floors}
+
+    def _ordered(self, floors: Mapping[Place, int], *, turn: int, sign: int) -> list[Line]:
+        """Put places in order: by priority, the highest first or last, and the queues in turns."""
+        first = turn % len(self._queues) if self._queues else 0
+        ranks = {q: rank for rank, q in enumerate([*self._queues[first:], *self._queues[:first]])}
+        ordered = sorted(
+            floors.items(), key=lambda item: (sign * item[0][1], ranks.get(item[0][0], len(ranks)))
+        )
         return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
 
-    def _aged(self) -> list[Line]:
-        """Name every place, the lowest priorities first; it is no look at the bottom."""
-        self.whole = False
-        places = [(queue, level) for level in range(HIGHEST + 1) for queue in self._queues]
-        return [Line(*place, self._floors.get(place, self._unmet_floor)) for place in places]
-
-    def _known(self) -> dict[tuple[str, int], int]:
+    def _known(self) -> dict[Place, int]:
         """Give the floors; where nothing was met, each queue's last place has one too."""
         return self._floors or {(queue, 0): self.top_before for queue in self._queues}
 
-    def _unmet(self) -> dict[tuple[str, int], int]:
+    def _unmet(self) -> dict[Place, int]:
         """Name the places ahead of the last one in line that may have got a first job by now."""
         known = self._known()
         lowest = min((priority for _, priority in known), default=0)
@@ -107,16 +134,34 @@ class Floors:
         above = range(lowest + 1, HIGHEST + 1)
         return {(queue, priority): self.top_before for queue in queues for priority in above}
 
-    def learn(self, claims: list[Claim], *, most: int, began: float, ended: float) -> None:
+    def learn(
+        self,
+        claims: Sequence[Claim],
+        *,
+        most: int,
+        began: float,
+        ended: float,
+    ) -> None:
         """Learn from the claims of a look, of which there might have been so many, and its time."""
-        if self.whole:
+        whole, came_to_end = self.whole, len(claims) < most
+        if whole:
             self._floors.clear()
+            self._unseen = {(place.queue, place.priority) for place in self._line}
             took = ended - began
             self._rests_until = ended + took / RESCAN_SHARE if took > COSTLY_SECONDS else 0.0
             self._allowed = ended + min(RESCAN_SECONDS, took / RESCAN_SHARE)
             self._due = max(self._due, ended + min(RESCAN_MOST_SECONDS, took * RESCAN_TIMES))
             self.top_before = self._top
-            self._unmet_floor = self.top_before if len(claims) < most else 0
+            self._unmet_floor = self.top_before if came_to_end else 0
+        if self._unseen:
+            self._unseen -= self._seen(claims, came_to_end=came_to_end)
         self._top = max((self._top, *(claim.queued_seq for claim in claims)))
         # The oldest of each place comes first, and so has the last word here.
         self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
+
+    def _seen(self, claims: Sequence[Claim], *, came_to_end: bool) -> set[Place]:
+        """Name the places that a look came to: all, or those up to the last one met."""
+        places = [(place.queue, place.priority) for place in self._line]
+        met = {(claim.queue, claim.priority) for claim in claims}
+        last = len(places) if came_to_end else max(map(places.index, met & {*places}), default=-1)
+        return set(places[: last + 1])

@@ -55,7 +55,8 @@ class LimitedLine:
         self.known = False
         """Whether the store has any rules."""
         self.waiting = False
-        """Whether the last look met any of them."""
+        """Whether one may start in a slot that is free: the last look met some, and not all of them
+        blocked, or a lease has ended since."""
         self.blocked = False
         """Whether the last look met any that may not start: the end of a lease may change that."""
         self.wait_seconds: float | None = None
@@ -95,6 +96,7 @@ class LimitedLine:
 
     def free(self, keys: dict[Freed, None]) -> None:
         """Remember keys under which a lease has ended: a job that was blocked may start."""
+        self.waiting = self.waiting or (self.blocked and bool(keys))
         if self._share == 1.0:
             return
         self._freed.update(keys)
@@ -141,8 +143,8 @@ class LimitedLine:
         self._learn_cost(look, taken=taken)
         for key in reach.freed:
             self._freed.pop(key, None)
-        self.waiting = look.front > 0 or look.visited > 0 or look.blocked > 0 or taken > 0
         self.blocked = look.blocked > 0
+        self.waiting = taken > 0 or (look.front + look.visited > 0 and not self.blocked)
         self._left = self.blocked or (self._left and not self.floors.whole)
         self._short = look.locked == STRIPES and look.front < reach.front
         self._empty = self.blocked and not taken
