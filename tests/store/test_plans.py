@@ -262,7 +262,9 @@ def test_a_settle_looks_each_job_up_by_its_id(scene, name):
 
 
 def test_suspects_are_found_by_an_index_that_has_few_others(scene):
-    for plan in plans(scene.raw, "job_suspect", {"queues": None, "kinds": ["k 1"]}):
+    place = dict.fromkeys(["after_priority", "after_seq", "after_id"])
+    asked = {**place, "queues": None, "kinds": ["k 1"], "most": 16}
+    for plan in plans(scene.raw, "job_suspects", asked):
         found = {at for kind, at in plan.reads("job") if kind != "Bitmap Heap Scan"}
         assert found == {"job_spent"}, plan.of
 

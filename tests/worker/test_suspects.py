@@ -7,7 +7,8 @@ from itertools import groupby
 import pytest
 
 import milepost as mp
-from milepost.worker.suspects import FIRST_SECONDS, Suspects
+from milepost.store.jobs import Line, Suspect
+from milepost.worker.suspects import BLOCKED_TIMES, FIRST_SECONDS, TRIED_MOST, Suspects
 
 pytestmark = pytest.mark.in_turn
 
@@ -75,6 +76,51 @@ def test_one_that_another_worker_took_keeps_nobody_out(suspects, clock):
     assert suspects.keep_out(busy=True)
     suspects.see(waiting=False)
     assert not suspects.keep_out(busy=True)
+
+
+BLOCKED = Suspect(Line("default", 0, 1), "an-id", limited=True)
+
+
+@pytest.mark.parametrize("job_seconds", [0.3, 1, 5, 20])
+def test_blocked_suspects_take_little_of_the_others_time(suspects, clock, job_seconds):
+    """A busy worker got empty for them again and again: it stood still for up to half its time."""
+    kept, since = 0, None
+    for tick in range(60_000):
+        clock.now = tick / 10
+        if tick % 10 == 0:
+            suspects.see(waiting=True)
+        if not suspects.keep_out(busy=True):
+            since = None
+            continue
+        kept += 1
+        since = clock.now if since is None else since
+        if clock.now - since >= job_seconds:  # it is empty
+            suspects.pass_over([BLOCKED])
+            since = None
+    assert 0 < kept / 60_000 < 3 / BLOCKED_TIMES
+
+
+def test_when_none_is_blocked_any_more_room_is_made_as_soon_as_ever(suspects, clock):
+    suspects.see(waiting=True)
+    for _ in range(9):
+        suspects.pass_over([BLOCKED])
+    assert suspects.blocked_seconds == BLOCKED_TIMES * FIRST_SECONDS
+    suspects.began()
+    assert not suspects.keep_out(busy=False)
+    suspects.see(waiting=False)
+    suspects.see(waiting=True)
+    clock.now += 2 * FIRST_SECONDS
+    assert suspects.keep_out(busy=True)
+
+
+def test_suspects_behind_those_that_were_blocked_are_next(suspects):
+    many = [Suspect(Line("default", 0, n), f"id-{n}", limited=True) for n in range(TRIED_MOST)]
+    suspects.pass_over(many)
+    assert suspects.after == many[-1]
+    suspects.see(waiting=True)
+    assert suspects.after == many[-1]
+    suspects.pass_over(many[:1])
+    assert suspects.after is None, "all were tried"
 
 
 async def test_a_worker_that_is_never_empty_runs_a_suspect_alone_and_the_others_too(
@@ -151,3 +197,75 @@ async def test_drain_runs_suspects_one_by_one(app):
     assert await app.drain_async() == 5
     assert most == [1] * 5
     await app.client.close_async()
+
+
+# Suspects under limits
+
+
+@pytest.mark.both_stores
+async def test_a_suspect_that_its_limit_blocks_holds_up_no_other(app, working, until):
+    """Only the first in line was ever tried: no suspect of any queue ran."""
+    ran: list[str] = []
+
+    @app.job(poison_limit=1, limit=mp.Limit(1, key="key", name="blocked"))
+    async def blocked(key: str) -> None:
+        ran.append("blocked")
+
+    @app.job(poison_limit=1, queue="elsewhere")
+    async def free() -> None:
+        ran.append("free")
+
+    @app.job(poison_limit=1, limit=mp.Limit(1, key="key", name="open"))
+    async def limited(key: str) -> None:
+        ran.append("limited")
+
+    await blocked.submit_async("a")
+    await limited.submit_async("a")
+    await free.submit_async()
+    await app.limits.set_async("blocked", most=0, reason="a test")
+    async with working():
+        await until(lambda: sorted(ran) == ["free", "limited"])
+        await app.limits.set_async("blocked", most=1, reason="a test")
+        await until(lambda: "blocked" in ran)
+
+
+@pytest.mark.both_stores
+async def test_more_blocked_suspects_than_are_tried_at_once_hide_none(app, working):
+    @app.job(poison_limit=1, limit=mp.Limit(1, key="key", name="blocked"))
+    async def blocked(key: int) -> None: ...
+
+    @app.job(poison_limit=1, limit=mp.Limit(1, key="key", name="open"))
+    async def limited(key: int) -> None: ...
+
+    await blocked.submit_many_async([(n,) for n in range(3 * TRIED_MOST)])
+    behind = await limited.submit_async(1)
+    await app.limits.set_async("blocked", most=0, reason="a test")
+    async with working():
+        assert (await behind.wait_async(20)).state == mp.JobState.SUCCEEDED
+
+
+@pytest.mark.both_stores
+async def test_a_worker_that_is_never_empty_runs_a_suspect_that_was_blocked(app, working, until):
+    """It makes room less often while all suspects are blocked, but it goes on to do so."""
+    ended: list[str] = []
+
+    @app.job(poison_limit=1, limit=mp.Limit(1, key="key", name="blocked"))
+    async def blocked(key: str) -> None: ...
+
+    @app.job
+    async def stream(ctx: mp.Context) -> None:
+        await asyncio.sleep(0.05)
+        ended.append(ctx.id)
+        await stream.submit_async()
+
+    one = await blocked.submit_async("a")
+    await app.limits.set_async("blocked", most=0, reason="a test")
+    async with working(concurrency=4) as worker:
+        await stream.submit_many_async([()] * 8)
+        await until(lambda: worker._claimer.suspects.blocked_seconds)
+        count = len(ended)
+        await until(lambda: len(ended) > count + 20)
+        await app.limits.set_async("blocked", most=1, reason="a test")
+        assert (await one.wait_async(60)).state == mp.JobState.SUCCEEDED
+        for job in await app.jobs.list_async(kind="stream", state="QUEUED", limit=1000):
+            await job.cancel_async("over")

@@ -103,10 +103,10 @@ UPDATE job
        started_at = coalesce(started_at, {now})
  WHERE rowid IN (SELECT value FROM json_each(:picked))
 
--- name: job_suspect
--- The first suspect in line: a job whose loss would end it, because it was lost so often, and which
--- therefore runs with no other in its process. There are few, and mostly none: an index has them, and
--- those whose budget is spent.
+-- name: job_suspects
+-- The first suspects in line: jobs whose loss would end them, because they were lost so often, and which
+-- therefore run with no other in their process. Those that stand after a place come first, then it goes on
+-- from the top. There are few, and mostly none: an index has them, and those whose budget is spent.
 -- postgres
 WITH few AS MATERIALIZED (
   SELECT id, state, errors, losses, retries, recoveries, kind, kind_version, queue, priority, queued_seq,
@@ -115,7 +115,7 @@ WITH few AS MATERIALIZED (
    WHERE {at_limit}
      AND state IN {pending}
 )
-SELECT queue, priority, queued_seq, id::text,
+SELECT queue, priority, queued_seq, few.id::text,
        limit_key IS NOT NULL OR EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = few.queue)
   FROM few
  WHERE state = 'QUEUED' AND {spent} IS NOT TRUE
@@ -125,8 +125,10 @@ SELECT queue, priority, queued_seq, id::text,
    AND (run_id IS NULL
         OR (SELECT run.state FROM run WHERE run.id = few.run_id)
            IN {active})
- ORDER BY priority DESC, queued_seq
- LIMIT 1
+ ORDER BY (-priority, queued_seq, few.id)
+          > (-(:after_priority::integer), :after_seq::bigint, :after_id::uuid) DESC,
+       priority DESC, queued_seq, few.id
+ LIMIT :most
 -- sqlite
 SELECT queue, priority, queued_seq, id,
        limit_key IS NOT NULL OR EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = job.queue)
@@ -141,8 +143,9 @@ SELECT queue, priority, queued_seq, id,
         OR EXISTS (SELECT 1 FROM run
                     WHERE run.id = job.run_id
                       AND run.state IN {active}))
- ORDER BY priority DESC, queued_seq
- LIMIT 1
+ ORDER BY (-priority, queued_seq, id) > (-:after_priority, :after_seq, :after_id) DESC,
+       priority DESC, queued_seq, id
+ LIMIT :most
 
 -- name: run_begin
 -- Begins the runs whose first job was claimed.

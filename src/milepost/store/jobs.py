@@ -102,30 +102,37 @@ class Suspect(msgspec.Struct, frozen=True):
 
 
 def claim_alone(
-    found: Suspect, *, worker_id: str, kinds: Sequence[str] | None = None
+    found: Sequence[Suspect], *, worker_id: str, kinds: Sequence[str] | None = None
 ) -> Steps[list[Claim]]:
-    """Take a suspect, while the worker holds nothing."""
-    return (
-        yield from claim(worker_id=worker_id, line=[found.line], most=1, kinds=kinds, alone=True)
-    )
+    """Take the first suspect from the first of these on, while the worker holds nothing."""
+    line = [found[0].line]
+    return (yield from claim(worker_id=worker_id, line=line, most=1, kinds=kinds, alone=True))
 
 
-def suspect(
-    *, queues: Sequence[str] | None = None, kinds: Sequence[str] | None = None
-) -> Steps[Suspect | None]:
-    """Find the first job in line whose loss would end it: it is to be claimed alone."""
+def suspects(
+    *,
+    most: int,
+    after: Suspect | None = None,
+    queues: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
+) -> Steps[list[Suspect]]:
+    """Find the first jobs in line whose loss would end them: they are to be claimed alone.
+
+    Those in line `after` one come first, then it goes on from the top.
+    """
     rows = yield Call(
-        "job_suspect",
+        "job_suspects",
         {
+            "most": most,
+            "after_priority": after and after.line.priority,
+            "after_seq": after and after.line.floor,
+            "after_id": after and after.id,
             "queues": None if queues is None else list(queues),
             "kinds": None if kinds is None else list(kinds),
         },
         alone=True,
     )
-    if not rows:
-        return None
-    *place, job_id, limited = rows[0]
-    return Suspect(Line(*place), job_id, bool(limited))
+    return [Suspect(Line(*place), job_id, bool(limited)) for *place, job_id, limited in rows]
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -154,7 +154,7 @@ def _steps(
     queues = {name: rule.limit for (scope, name), rule in known.items() if scope == "queue"}
     jobs = {name: rule.limit for (scope, name), rule in known.items() if scope == "job"}
     if ids is not None:
-        named = yield from _candidates("limit_named", {**asked, "id": ids, "most": most})
+        named = yield from _candidates("limit_named", {**asked, "id": ids, "most": len(ids)})
         found = _Found(heads=named)
     else:
         found = yield from _find(asked, keys, front)
@@ -279,17 +279,20 @@ def _standing(
 
 
 def claim_alone(
-    found: Suspect, *, worker_id: str, kinds: Sequence[str] | None = None
+    found: Sequence[Suspect], *, worker_id: str, kinds: Sequence[str] | None = None
 ) -> Steps[list[Claim]]:
-    """Take a suspect, while the worker holds nothing, if its limits allow it."""
+    """Take the first of these suspects of one line that its limits allow.
+
+    The worker must hold nothing meanwhile.
+    """
     if (yield Call("job_held", {"worker_id": worker_id}, alone=True)):
         return []
     claims, _ = yield from claim(
         worker_id=worker_id,
-        line=[found.line],
+        line=[found[0].line],
         most=1,
         reach=Reach(),
-        ids=[found.id],
+        ids=[one.id for one in found],
         kinds=kinds,
         alone=True,
     )

@@ -1,12 +1,18 @@
 """When a worker takes a job that may have killed the processes it ran in."""
 
 import random
+from collections.abc import Sequence
 
 from milepost.clock import Clock
+from milepost.store.jobs import Suspect
 
 FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 7200.0
 """Longer than an attempt's usual timeout: by then every job that was there has ended."""
+TRIED_MOST = 16
+"""So many suspects are tried at once; if their limits block all of them, then those after them."""
+BLOCKED_TIMES = 32
+"""While suspects are blocked, the others run for up to so many times as long as room was made."""
 
 
 class Suspects:
@@ -17,6 +23,9 @@ class Suspects:
     is empty takes a suspect when it finds nothing else. One that is never empty takes no other jobs
     for a while; if its jobs take longer than that, for twice as long the next time. In between, and
     after a suspect, the others have as much time as they were kept waiting.
+
+    Where limits blocked all suspects that were tried, it is two seconds until room is made again,
+    then four, ... A worker that is empty tries meanwhile, too.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -29,16 +38,38 @@ class Suspects:
         self._since = 0.0
         self._until = 0.0
         self._span = FIRST_SECONDS
+        self.after: Suspect | None = None
+        """The last one that was passed over, if more may stand behind it."""
+        self.blocked_seconds = 0.0
+        """For so long no room is made, after a try at suspects that were blocked."""
+        self._blocked_until = 0.0
 
     def see(self, *, waiting: bool) -> None:
         """Learn whether a suspect is in line."""
         if waiting and not self.waiting:
             # At a time of its own: of several workers, one making room is enough.
-            self._let_others_run(self._span * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-        elif not waiting and not self.running:
-            self._making_room = False
-            self._span = FIRST_SECONDS
+            seconds = self._span * random.uniform(0.5, 1.5)  # noqa: S311 - jitter
+            blocked = max(0.0, self._blocked_until - self._clock.monotonic())
+            self._let_others_run(blocked + seconds)
+        elif not waiting:
+            self._none_blocked()
+            if not self.running:
+                self._making_room = False
+                self._span = FIRST_SECONDS
         self.waiting = waiting
+
+    def pass_over(self, found: Sequence[Suspect]) -> None:
+        """Note that none of these could be claimed: those after them are next."""
+        now, before = self._clock.monotonic(), self.blocked_seconds
+        kept = now - self._since if self._making_room else 0.0
+        self.see(waiting=False)
+        if not found:
+            return  # others were quicker
+        self.after = found[-1] if len(found) == TRIED_MOST else None
+        least = max(FIRST_SECONDS, kept)
+        longest = min(BLOCKED_TIMES * least, LONGEST_SECONDS)
+        self.blocked_seconds = min(2 * max(before, least), longest)
+        self._blocked_until = now + self.blocked_seconds
 
     def keep_out(self, *, busy: bool) -> bool:
         """Tell whether the others must wait now: for a suspect that runs, or for room for one."""
@@ -69,7 +100,12 @@ class Suspects:
             self._since = self._clock.monotonic()
         self.running = True
         self._span = FIRST_SECONDS
+        self._none_blocked()
 
     def _let_others_run(self, seconds: float) -> None:
         self._making_room = False
         self._until = self._clock.monotonic() + seconds
+
+    def _none_blocked(self) -> None:
+        self.after = None
+        self.blocked_seconds = self._blocked_until = 0.0

@@ -6,7 +6,9 @@ import pytest
 
 from milepost import outcome
 from milepost.errors import LeaseLost
-from milepost.store import jobs, journal, queues, runs, timers, workers
+from milepost.store import jobs, journal, limits, queues, rules, runs, timers, workers
+from milepost.store.limits import limit_key
+from milepost.store.rules import Limit
 from tests.support.suite.store import PROBLEM, Store
 
 __all__ = ["LeaseSuite"]
@@ -199,19 +201,49 @@ class LeaseSuite:
         [job_id] = store.create(poison_limit=1)
         store.worker()
         other = store.running()
-        assert store.run(jobs.suspect) is not None
+        assert store.run(jobs.suspects, most=9)
         assert store.claim() == []
         store.settle((other, outcome.succeeded()))
         assert [claim.id for claim in store.claim()] == [job_id]
-        assert store.run(jobs.suspect) is None
+        assert store.run(jobs.suspects, most=9) == []
 
     def test_suspects_are_looked_for_as_jobs_are_claimed(self, store: Store) -> None:
         store.create(poison_limit=1, queue="mail", kind="send")
-        assert store.run(jobs.suspect, queues=["mail"], kinds=["send 1"]) is not None
-        assert store.run(jobs.suspect, queues=["default"], kinds=["send 1"]) is None
-        assert store.run(jobs.suspect, queues=None, kinds=["send 2"]) is None
+        assert store.run(jobs.suspects, most=9, queues=["mail"], kinds=["send 1"])
+        assert not store.run(jobs.suspects, most=9, queues=["default"], kinds=["send 1"])
+        assert not store.run(jobs.suspects, most=9, queues=None, kinds=["send 2"])
         store.run(queues.pause, "mail", paused=True, actor="me")
-        assert store.run(jobs.suspect) is None
+        assert store.run(jobs.suspects, most=9) == []
+
+    def test_suspects_are_found_in_order_from_any_place_on(self, store: Store) -> None:
+        for priority in (0, 3, 0, 3):
+            store.create(3, poison_limit=1, priority=priority)
+        line = store.run(jobs.suspects, most=99)
+        assert len({one.id for one in line}) == 12
+        assert [one.line.priority for one in line] == [3] * 6 + [0] * 6
+        assert line == sorted(line, key=lambda one: (-one.line.priority, one.line.floor, one.id))
+        for place, one in enumerate(line, 1):
+            found = store.run(jobs.suspects, most=5, after=one)
+            assert found == [*line[place:], *line[:place]][:5]
+
+    def test_of_several_suspects_the_first_is_claimed_that_no_limit_blocks(
+        self, store: Store
+    ) -> None:
+        store.run(rules.declare, {("job", "r"): Limit(most=1)})
+        store.worker()
+        store.create(limit_key=limit_key("r", "busy"))
+        reach = limits.Reach(front=1)
+        line = jobs.lines(["default"])
+        assert store.run(limits.claim, worker_id="w1", line=line, most=1, reach=reach)[0]
+        store.create(3, poison_limit=1, limit_key=limit_key("r", "busy"))
+        [free] = store.create(poison_limit=1, limit_key=limit_key("r", "free"))
+        store.create(poison_limit=1, limit_key=limit_key("r", "later"))
+        store.worker("w2")
+        found = store.run(jobs.suspects, most=9)
+        assert len(found) == 5
+        claims = store.run(limits.claim_alone, found, worker_id="w2")
+        assert [claim.id for claim in claims] == [free]
+        assert store.run(limits.claim_alone, found, worker_id="w2") == [], "it holds one"
 
     def test_a_job_without_retries_is_never_run_twice(self, store: Store) -> None:
         store.create(2, retries=0)
