@@ -213,7 +213,7 @@ class Claimer:
             self._limited.known = await self._driver.run(limits.any_rules)
             if self._limited.known and len(claims) < most:
                 claims += await self._claim_limited(most - len(claims), kinds)
-        if alone and not claims:
+        if alone and not claims and self.suspects.waiting:
             claims += await self._claim_alone(kinds)
 
     async def _claim(self, most: int, kinds: list[str], claims: list[Claim]) -> None:
