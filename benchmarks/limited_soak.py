@@ -78,15 +78,14 @@ class Claims:
         """Claim, and settle what was claimed a while ago."""
         line = self._line
         line.floors.know(["default"])
-        reach, began = line.reach(MOST), time.monotonic()
-        places = line.floors.line(began)
+        began = time.monotonic()
+        places, reach = line.line(began), line.reach(MOST)
         claims, look = self._run(
             limits.claim, worker_id=WORKER, line=places, most=MOST, reach=reach
         )
         ended = time.monotonic()
         self.minutes[-1].append((ended - began) * 1000)
-        line.floors.learn(claims, most=MOST, began=began, ended=ended)
-        line.learn(look, reach, taken=len(claims))
+        line.looked(claims, look, reach, began=began, ended=ended)
         self.taken += len(claims)
         self._held.append(claims)
         if len(self._held) > HELD_TICKS:

@@ -125,12 +125,11 @@ def blocked(url: str) -> float:
     line, took = LimitedLine(), []
     for _ in range(CLAIMS):
         line.floors.know(["default"])
-        reach, places = line.reach(100), line.floors.line(time.monotonic())
+        places, reach = line.line(time.monotonic()), line.reach(100)
         began = time.perf_counter()
         claims, look = run(limits.claim, worker_id="w", line=places, most=100, reach=reach)
         took.append(time.perf_counter() - began)
-        line.floors.learn(claims, most=100, began=0, ended=0)
-        line.learn(look, reach, taken=len(claims))
+        line.looked(claims, look, reach, began=0, ended=0)
     made.close()
     return statistics.median(took[10:]) * 1000
 

@@ -57,7 +57,7 @@ def test_a_priority_that_was_not_met_is_looked_at_by_every_claim_and_not_from_th
     floors.know(["default"])
     for now, seqs in ((0.0, (1, 2, 3)), (0.1, (4, 5)), (1.5, (6, 7)), (1.6, (8,))):
         floors.line(now)
-        floors.learn([claimed(seq) for seq in seqs], most=100, began=now, ended=now)
+        floors.learn([claimed(seq) for seq in seqs], came_to_end=True, began=now, ended=now)
     looked = {(line.priority, line.floor) for line in floors.line(1.7)}
     assert looked == {(0, 8), *((priority, 5) for priority in range(1, 10))}
 
@@ -66,7 +66,7 @@ def test_what_stands_behind_the_line_costs_no_look():
     floors = Floors()
     floors.know(["default"])
     floors.line(0.0)
-    floors.learn([claimed(1, priority=8)], most=100, began=0.0, ended=0.0)
+    floors.learn([claimed(1, priority=8)], came_to_end=True, began=0.0, ended=0.0)
     assert {line.priority for line in floors.line(0.1)} == {8, 9}
 
 
@@ -74,7 +74,7 @@ def looked_at_bottom(floors: Floors, *seqs: int, at: float, took: float) -> None
     floors.whole_next = True
     floors.line(at)
     assert floors.whole
-    floors.learn([claimed(seq) for seq in seqs], most=100, began=at, ended=at + took)
+    floors.learn([claimed(seq) for seq in seqs], came_to_end=True, began=at, ended=at + took)
 
 
 def test_where_a_look_at_the_bottom_takes_long_it_comes_less_often():
@@ -130,12 +130,12 @@ def test_queues_that_a_look_at_the_bottom_did_not_come_to_are_looked_at_by_the_n
     floors = Floors()
     floors.know(["a", "b"])
     full = floors.line(0.0)[0].queue
-    floors.learn([claimed(5, queue=full)], most=1, began=0.0, ended=0.0)
+    floors.learn([claimed(5, queue=full)], came_to_end=False, began=0.0, ended=0.0)
     [other] = {"a", "b"} - {full}
     line = floors.line(0.1)
     assert {place.floor for place in line if place.queue == other} == {0}
     assert [place.queue for place in line if place.priority == 0] == [other, full]
-    floors.learn([claimed(7, queue=other)], most=2, began=0.1, ended=0.1)
+    floors.learn([claimed(7, queue=other)], came_to_end=True, began=0.1, ended=0.1)
     assert {(place.queue, place.floor) for place in floors.line(0.2) if place.priority == 0} == {
         (full, 5),
         (other, 7),

@@ -14,7 +14,7 @@ from milepost.store import jobs, limits, workers
 from milepost.store.limits import STRIPES, Look
 from milepost.worker import floors
 from milepost.worker.floors import Floors
-from milepost.worker.limited import LOOK_US, SHARE_LEAST, VISITS, LimitedLine
+from milepost.worker.limited import LOOK_US, SHARE_LEAST, SWEEP, VISITS, LimitedLine
 from tests.support.databases import everyday_names
 
 POSTGRES = [name for name in everyday_names() if name != "sqlite"]
@@ -256,7 +256,8 @@ def test_the_lowest_priority_gets_an_eighth_under_a_flood(app):
     while len(claims) < 320:
         floors.know(["default"])
         found = run(jobs.claim, worker_id="w", line=floors.line(now), most=10)
-        floors.learn(found, most=10, began=now, ended=now)
+        came_to_end = len(found) < 10
+        floors.learn(found, came_to_end=came_to_end, began=now, ended=now)
         claims += found
         now += 0.01
     assert [claim.priority for claim in claims[:10]] == [9] * 10
@@ -464,6 +465,136 @@ async def test_a_line_without_jobs_is_not_asked_at_each_claim_of_the_other(app, 
         driver.run = counting
         await until(lambda: ran[0] == 900)
     assert looks["plain"] < looks["limited"] / 4
+
+
+@pytest.mark.both_stores
+async def test_blocked_jobs_of_a_higher_priority_hide_no_ordered_job_that_is_tried_again_l11(
+    app, working, until
+):
+    """It keeps its number, which was below where its line was looked at: its key stood."""
+    second = asyncio.Event()
+    began: list[tuple[int, int]] = []
+
+    @app.job(limit=mp.Limit(key="who", ordered=True), retries=1, retry_delay=1.5)
+    async def step(ctx: mp.Context, who: str, number: int) -> None:
+        began.append((number, ctx.attempt))
+        if (number, ctx.attempt) == (1, 1):
+            raise ValueError(number)
+        if number == 2:
+            second.set()
+
+    @app.job(limit=mp.Limit(1, key="who", name="blocked"))
+    async def other(who: str) -> None: ...
+
+    step.submit_many([("a", 1), ("a", 2)])
+    await app.limits.set_async("blocked", most=0, reason="they wait")
+    async with working(concurrency=4):
+        await until(lambda: (1, 1) in began)
+        for _ in range(4):
+            await step.submit_async("b", 7)
+            await asyncio.sleep(0.3)
+        await other.options(priority=9).submit_many_async([("x",)] * 200)
+        await asyncio.wait_for(second.wait(), 10)
+
+
+@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+async def test_blocked_jobs_of_a_higher_priority_hide_no_job_that_was_committed_late_l13(
+    database, app, working, until
+):
+    ran: set[str] = set()
+
+    @app.job(limit=mp.Limit(1, key="who", name="blocked"))
+    async def blocked(who: str) -> None: ...
+
+    @app.job(limit=mp.Limit(5, key="who", name="free"))
+    async def free(who: str) -> None:
+        ran.add(who)
+
+    await free.submit_async("first")
+    await app.limits.set_async("blocked", most=0, reason="they wait")
+    async with working(concurrency=4):
+        await until(lambda: "first" in ran)
+        with psycopg.connect(database.url) as other:
+            await asyncio.to_thread(free.within(other).submit, "late")
+            for number in range(5):
+                await free.submit_async(f"{number}")
+                await asyncio.sleep(0.3)
+            await blocked.options(priority=9).submit_many_async([("y",)] * 100)
+        await until(lambda: "late" in ran, seconds=8)
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("concurrency", [1, 10, 100])
+async def test_blocked_jobs_hide_no_job_behind_many_of_a_kind_unknown_here_l15(
+    database, app, working, concurrency
+):
+    behind = asyncio.Event()
+
+    @app.job(limit=mp.Limit(5, key="who", name="shared"))
+    async def mine(who: str) -> None:
+        behind.set()
+
+    @app.job(limit=mp.Limit(1, key="who", name="blocked"))
+    async def blocked(who: str) -> None: ...
+
+    with closing(mp.App(database.url)) as elsewhere:
+
+        @elsewhere.job(limit=mp.Limit(5, key="who", name="shared"))
+        async def theirs(who: str) -> None: ...
+
+        blocked.submit_many([(f"y{n % 40}",) for n in range(400)])
+        await app.limits.set_async("blocked", most=0, reason="they wait")
+        theirs.submit_many([("a",)] * 100)
+        mine.submit_many([("a",)])
+    async with working(concurrency=concurrency):
+        await asyncio.wait_for(behind.wait(), 8)
+
+
+@pytest.mark.both_stores
+async def test_many_blocked_keys_hide_none_that_may_start_l21(app, working, until):
+    """Not among the newest jobs, it waited for its turn in the order of keys: seconds."""
+    app.settings = app.settings.chosen(poll_max=2.0)
+    ran: list[str] = []
+
+    @app.job(limit=mp.Limit(rate="1/h", burst=1, key="who"))
+    async def call(who: str) -> None:
+        ran.append(who)
+
+    await call.submit_many_async([(f"{number}",) for number in range(500) for _ in range(2)])
+    async with working(concurrency=50):
+        await until(lambda: len(ran) == 500)
+        await asyncio.sleep(3)  # all wait, and the worker rests for longer each time
+        await call.submit_many_async([("new",), *((f"{number}",) for number in range(20))])
+        await until(lambda: "new" in ran, seconds=2.5)
+
+
+def test_a_look_behind_blocked_jobs_goes_on_after_the_last_one_and_ends_where_the_line_does():
+    line = LimitedLine()
+    line.floors.know(["default"])
+    line.line(0.0)
+    reach = line.reach(10)
+    line.looked([], look(front=10, blocked=10, last=("default", 0, 7, 3)), reach, began=0, ended=0)
+    assert line.sweeps(0.0)
+    places = line.line(0.1, beyond=True)
+    assert (places[0].queue, places[0].floor, places[0].past) == ("default", 7, 3)
+    reach = line.reach(10)
+    assert (reach.front, reach.visits, reach.newest) == (SWEEP, 0, 0)
+    told = look(front=SWEEP, blocked=SWEEP, last=("default", 0, 600, 4))
+    line.looked([], told, reach, began=0, ended=0)
+    assert line.line(0.2, beyond=True)[0].floor == 600
+    line.looked([], look(front=9, blocked=9), line.reach(10), began=0, ended=0)
+    assert not line.hides
+
+
+def test_looks_behind_blocked_jobs_take_a_share_of_the_time():
+    line = LimitedLine()
+    line.floors.know(["default"])
+    line.line(0.0)
+    told = look(front=10, blocked=10, last=("default", 0, 7, 3))
+    line.looked([], told, line.reach(10), began=0, ended=0)
+    line.swept(1.0, 1.1)
+    assert not line.sweeps(2.9)
+    assert line.sweeps(3.2)
 
 
 def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():

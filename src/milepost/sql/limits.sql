@@ -109,6 +109,7 @@ SELECT json_group_array(json_array(number, line, units,
           FROM line CROSS JOIN job INDEXED BY job_front
          WHERE job.queue = line.queue AND job.priority = line.priority
            AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' AND job.queued_seq >= line.floor
+           AND (job.queued_seq > line.floor OR job.rowid > :past)
            AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
            AND {spent} IS NOT TRUE
            AND {suspect} = :alone

@@ -38,6 +38,8 @@ class Line(msgspec.Struct, frozen=True):
     queue: str
     priority: int = 0
     floor: int = 0
+    past: int = 0
+    """Of the jobs at the floor, those up to this rowid are left out, where numbers are shared."""
 
 
 def lines(queues: Iterable[str]) -> list[Line]:

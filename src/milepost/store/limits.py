@@ -57,6 +57,8 @@ class Reach(msgspec.Struct, frozen=True):
     stripe: int = 0
     stripes: int = STRIPES
     """How many stripes are taken, from the first one on."""
+    surplus: bool = False
+    """Whether most of what is looked at is expected to be blocked."""
 
 
 class Look(msgspec.Struct, frozen=True, array_like=True):
@@ -77,6 +79,9 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     """The number of the first job of a queue and a priority, where the bottom was looked at."""
     took_us: int = 0
     """How many microseconds the choice took; 0: nobody measured it."""
+    last: tuple[str, int, int, int] | None = None
+    """The queue, the priority and the number of the last job in line that was looked at, and its
+    rowid where numbers are shared."""
 
     @property
     def wait_us(self) -> float | None:
@@ -113,12 +118,12 @@ def claim(
     bottoms = [reach.bottoms.get((place.queue, place.priority), 0) for place in line]
     more = {"stripe": reach.stripe, "stripes": reach.stripes, "front": reach.front, "timed": True}
     named = None if ids is None else list(ids)
-    placed = {**asked, "place": list(range(len(line)))}
+    placed = {**asked, "place": list(range(len(line))), "past": line[0].past if line else 0}
     rows = yield Call(
         "job_claim_limited",
         {**asked, **keys, **more, "bottom": bottoms, "id": named, "most": most},
         alone=True,
-        steps=partial(_steps, placed, keys, named, reach.front, most),
+        steps=partial(_steps, placed, keys, named, reach, most),
     )
     told, *found = rows
     look = msgspec.json.decode(told[0], type=Look)
@@ -139,15 +144,20 @@ class _Found(msgspec.Struct):
     heads: Sequence[Candidate] = ()
     visited: int = 0
     after: str | None = None
+    last: tuple[str, int, int, int] | None = None
 
     def look(self, chosen: Choice) -> Look:
         """Tell how the look went."""
         seen = (STRIPES, len(self.keys), chosen.blocked, self.visited, self.after)
-        return Look(*seen, chosen.key_us, chosen.queue_us)
+        return Look(*seen, chosen.key_us, chosen.queue_us, last=self.last)
 
 
 def _steps(
-    asked: Mapping[str, Any], keys: Mapping[str, Any], ids: list[str] | None, front: int, most: int
+    asked: Mapping[str, Any],
+    keys: Mapping[str, Any],
+    ids: list[str] | None,
+    reach: Reach,
+    most: int,
 ) -> Steps[Callable[[], Rows]]:
     """Claim where nobody else can meanwhile: look, choose, move; answer as the statement does."""
     known = yield from rules()
@@ -157,18 +167,20 @@ def _steps(
         named = yield from _candidates("limit_named", {**asked, "id": ids, "most": len(ids)})
         found = _Found(heads=named)
     else:
-        found = yield from _find(asked, keys, front)
+        found = yield from _find(asked, keys, reach.front)
         if queues.keys() & set(asked["queue"]):
             plain = yield from _candidates("limit_plain", {**asked, "most": most})
             found.heads = [*found.heads, *plain]
     # Not worth a try where the caller looks at little of the front: then many are blocked.
-    worth = ids is None and not queues and 2 * front >= most >= len(found.keys) + len(found.heads)
-    if worth and (yield from _all_free(found, jobs)):
+    few = 2 * reach.front >= most >= len(found.keys) + len(found.heads) and not reach.surplus
+    if few and ids is None and not queues and (yield from _all_free(found, jobs)):
         others = [one.number for one in found.heads]
         taken = yield from _move(asked, found.numbers, others)
         return _answer(found.look(Choice([], {})), found.rows, taken)
     read = {row[0]: row for row in found.rows()}
-    candidates = _merged([Candidate(*_AS_CANDIDATE(row)) for row in read.values()], found.heads)
+    front = [Candidate(*_AS_CANDIDATE(row)) for row in read.values()]
+    found.last = _place(front[-1]) if front else None
+    candidates = _merged(front, found.heads)
     chosen = choose(candidates, (yield from _standing(candidates, jobs, queues)), most=most)
     those = [number for number in chosen.numbers if number in read]
     others = [number for number in chosen.numbers if number not in read]
@@ -239,6 +251,10 @@ def _candidates(name: str, asked: Mapping[str, Any]) -> Steps[list[Candidate]]:
 
 def _decoded(text: str) -> list[Candidate]:
     return msgspec.json.decode(text, type=list[Candidate])
+
+
+def _place(one: Candidate) -> tuple[str, int, int, int]:
+    return one.queue, one.priority, one.seq, one.number
 
 
 def _merged(some: Sequence[Candidate], more: Sequence[Candidate]) -> list[Candidate]:

@@ -81,8 +81,7 @@ class Claimer:
         self._tasks = tasks
         self._threads = threads
         self._isolated = isolated
-        self._poll_min = setup.settings.poll_min
-        self._isolates_all = setup.settings.isolate == "all"
+        self._settings = setup.settings
         self._hinted = {queue.name: queue for queue in hinted}
         self._claiming = asyncio.Lock()
         """Held while a claim is under way: the jobs it took are not known before it is over."""
@@ -192,7 +191,7 @@ class Claimer:
 
     def _lanes(self, definition: Definition, *, alone: bool = False) -> Lanes:
         """Choose where a job runs; a suspect in a process of its own, where that is possible."""
-        wanted = definition.isolate or self._isolates_all
+        wanted = definition.isolate or self._settings.isolate == "all"
         wanted = wanted or (alone and self._isolated.takes_suspects)
         if wanted and self._isolated.is_open and not self._registry.is_own(definition):
             return self._isolated
@@ -262,23 +261,34 @@ class Claimer:
         for _ in range(STRIPE_TRIES):
             claims, seen = await self._look_limited(most, kinds)
             if claims or seen == STRIPES:
-                return claims
+                return claims or await self._sweep(most, kinds)
         self._crowded_out = True
         return []
 
-    async def _look_limited(self, most: int, kinds: list[str]) -> tuple[list[Claim], int]:
+    async def _sweep(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Look behind the jobs that are blocked, where nothing else was found."""
+        claims: list[Claim] = []
+        began = self._now
+        for _ in range(self._limited.sweeps(began)):
+            claims, _ = await self._look_limited(most, kinds, beyond=True)
+            if claims or not self._limited.hides:
+                break
+        self._limited.swept(began, self._now)
+        return claims
+
+    async def _look_limited(
+        self, most: int, kinds: list[str], *, beyond: bool = False
+    ) -> tuple[list[Claim], int]:
         """Look once; answer also with the number of stripes seen: others may hold the rest."""
         limited, began = self._limited, self._now
-        line = limited.floors.line(began)
+        line = limited.line(began, beyond=beyond)
         if not line:
             return [], STRIPES
         reach = limited.reach(most)
         claims, look = await self._driver.run(
             limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
         )
-        ended = self._now
-        limited.floors.learn(claims, most=most, began=began, ended=ended)
-        limited.learn(look, reach, taken=len(claims))
+        limited.looked(claims, look, reach, began=began, ended=self._now)
         self._slots.awaited = limited.blocked
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))
@@ -288,7 +298,7 @@ class Claimer:
     def wait_seconds(self) -> float:
         """In how long it is worth a look: a rate lets the next job start, or others have chosen."""
         rate = self._limited.wait_seconds
-        until_rate = math.inf if rate is None else max(rate, self._poll_min)
+        until_rate = math.inf if rate is None else max(rate, self._settings.poll_min)
         return min(until_rate, CROWDED_SECONDS if self._crowded_out else math.inf)
 
     async def _claim_plain(self, most: int, kinds: list[str]) -> list[Claim]:
@@ -316,7 +326,8 @@ class Claimer:
             kinds=kinds,
             timed=True,
         )
-        self._floors.learn(claims, most=most, began=began, ended=self._now)
+        came_to_end = len(claims) < most
+        self._floors.learn(claims, came_to_end=came_to_end, began=began, ended=self._now)
         return claims
 
     async def _claim_alone(self, kinds: list[str]) -> list[Claim]:
@@ -355,7 +366,7 @@ class Claimer:
                 continue
             lanes = self._lanes(definition, alone=alone)
             job = RunningJob(claim, definition, Context(claim, self._client), lanes)
-            job.suspect = alone and not (definition.isolate or self._isolates_all)
+            job.suspect = alone and not (definition.isolate or self._settings.isolate == "all")
             if links:
                 job.context.link = links.get(claim.id)
             started.setdefault(lanes, []).append(job)

@@ -1,5 +1,6 @@
 """The floors of the lines that a worker claims from: below them no job was left."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
 from milepost.options import HIGHEST
@@ -100,6 +101,14 @@ class Floors:
             self._line = self._ordered(places, turn=self._turn - aged, sign=-1)
         return self._line
 
+    def beyond(self, place: Place, floor: int, past: int) -> list[Line]:
+        """Name a place from a number on, and from their bottoms those that follow."""
+        self.whole = False
+        places = sorted(self._everywhere(), key=_in_fixed_order)
+        after = places[bisect_right(places, _in_fixed_order(place), key=_in_fixed_order) :]
+        self._line = [Line(*place, floor, past), *(Line(*one) for one in after)]
+        return self._line
+
     def _everywhere(self) -> dict[Place, int]:
         """Name every place, with its floor."""
         places = [(queue, level) for queue in self._queues for level in range(HIGHEST + 1)]
@@ -138,13 +147,17 @@ class Floors:
         self,
         claims: Sequence[Claim],
         *,
-        most: int,
+        came_to_end: bool,
         began: float,
         ended: float,
+        last: Place | None = None,
     ) -> None:
-        """Learn from the claims of a look, of which there might have been so many, and its time."""
-        whole, came_to_end = self.whole, len(claims) < most
-        if whole:
+        """Learn from the claims of a look, and its time.
+
+        Where it did not come to the end of the line, it came to the last of its jobs, or to the
+        last of those that it looked at, if that is another one.
+        """
+        if self.whole:
             self._floors.clear()
             self._unseen = {(place.queue, place.priority) for place in self._line}
             took = ended - began
@@ -154,14 +167,21 @@ class Floors:
             self.top_before = self._top
             self._unmet_floor = self.top_before if came_to_end else 0
         if self._unseen:
-            self._unseen -= self._seen(claims, came_to_end=came_to_end)
+            met = {last} if last else {(claim.queue, claim.priority) for claim in claims}
+            self._unseen -= self._up_to(None if came_to_end else met)
         self._top = max((self._top, *(claim.queued_seq for claim in claims)))
         # The oldest of each place comes first, and so has the last word here.
         self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
 
-    def _seen(self, claims: Sequence[Claim], *, came_to_end: bool) -> set[Place]:
-        """Name the places that a look came to: all, or those up to the last one met."""
+    def _up_to(self, met: set[Place] | None) -> set[Place]:
+        """Name the places of the last look up to the last one of these; None: all of them."""
         places = [(place.queue, place.priority) for place in self._line]
-        met = {(claim.queue, claim.priority) for claim in claims}
-        last = len(places) if came_to_end else max(map(places.index, met & {*places}), default=-1)
+        if met is None:
+            return set(places)
+        last = max((places.index(place) for place in met if place in places), default=-1)
         return set(places[: last + 1])
+
+
+def _in_fixed_order(place: Place) -> tuple[int, str]:
+    queue, priority = place
+    return -priority, queue

@@ -4,8 +4,10 @@ import random
 
 from msgspec.structs import replace
 
+from milepost.records import Claim
+from milepost.store.jobs import Line
 from milepost.store.limits import STRIPES, Freed, Look, Reach
-from milepost.worker.floors import Floors
+from milepost.worker.floors import Floors, Place
 
 VISITS = 16
 """How many keys each claim looks at in the order of keys, so that no key starves behind others."""
@@ -19,6 +21,12 @@ so many that they take no longer than this; longer where it takes most of the jo
 because in smaller ones each job would cost more."""
 FADE, PROBE = 0.8, 4
 """How much of a look counts after the next one; one in so many is half as large, to compare."""
+SWEEP = 512
+"""How many jobs a look behind blocked ones has: at each of them it is seen whether it may start."""
+SWEEPS, SWEEP_SHARE = 4, 0.05
+"""Where nothing else may start, so many of them follow each other, for this share of the time."""
+SWEEP_TURN = 8
+"""One look in so many goes there, though others find jobs."""
 NEWEST = 8
 """The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
 FREED_MOST = 1_000
@@ -84,8 +92,14 @@ class LimitedLine:
         self._cost = KeyCost()
         self._affordable = float(KEYS_MOST)
         """How many keys a look has time for."""
-        self._turn = 0
+        self._turn = self._probes = 0
         self._bottoms: dict[tuple[str, int], int] = {}
+        self._beyond: tuple[Place, int, int] | None = None
+        """Behind which job the next look goes on that passes over blocked ones: its place, its
+        number and its rowid."""
+        self._sweeps = False
+        """Whether this look does so."""
+        self._sweep_at = 0.0
 
     def must_ask(self, now: float, *, idle: bool) -> bool:
         """Tell whether to ask for rules: there were none a while ago, or nothing is to do."""
@@ -103,10 +117,39 @@ class LimitedLine:
         while len(self._freed) > FREED_MOST:
             del self._freed[next(iter(self._freed))]
 
+    def line(self, now: float, *, beyond: bool = False) -> list[Line]:
+        """Say where to look now: from the floors, or `beyond` jobs that are blocked.
+
+        Those may be more than a look has, and what stands behind them is not always found by keys:
+        jobs whose number is lower than those of their line, or behind others of a kind that is
+        unknown here. One look in so many goes there in any case.
+        """
+        self._turn += 1
+        self._sweeps = self.hides and (beyond or self._turn % SWEEP_TURN == 0)
+        if self._sweeps and self._beyond is not None:
+            return self.floors.beyond(*self._beyond)
+        return self.floors.line(now)
+
+    @property
+    def hides(self) -> bool:
+        """Whether more jobs may stand behind those that were blocked."""
+        return self._beyond is not None
+
+    def sweeps(self, now: float) -> int:
+        """Say how many looks behind blocked jobs are worth their time now."""
+        return SWEEPS if self.hides and now >= self._sweep_at else 0
+
+    def swept(self, began: float, ended: float) -> None:
+        """Learn how long they took."""
+        self._sweep_at = max(self._sweep_at, ended + (ended - began) / SWEEP_SHARE)
+
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs."""
+        if self._sweeps:
+            front = min(SWEEP, int(self._affordable))
+            return Reach(front=front, surplus=True, stripe=self._stripe, stripes=self._stripes)
         self._walks = not self._walks
-        self._turn += 1
+        self._probes += 1
         self._asked = most
         here = Reach(
             after=self._after, bottoms=self._bottoms, stripe=self._stripe, stripes=self._stripes
@@ -114,7 +157,7 @@ class LimitedLine:
         # Each key gets the same share; where none could be taken, its first job is enough to see.
         share = 1 if self._empty else max(1, most // self._keys)
         keys = int(self._affordable)
-        if keys < most and self._turn % PROBE == 0:
+        if keys < most and self._probes % PROBE == 0:
             keys //= 2
         most = min(most, keys)
         visits = min(VISITS, max(1, keys // 8))
@@ -138,9 +181,24 @@ class LimitedLine:
         visits, newest = min(visits, max(1, most // 8)), min(newest, max(1, most // 16))
         return replace(here, front=max(1, most - visits - newest), visits=visits, newest=newest)
 
+    def looked(
+        self, claims: list[Claim], look: Look, reach: Reach, *, began: float, ended: float
+    ) -> None:
+        """Learn from the claims of a look, from how it went, and from its time."""
+        if not self._sweeps:
+            whole = look.front < reach.front and look.locked == STRIPES
+            last = None if look.last is None else look.last[:2]
+            self.floors.learn(claims, came_to_end=whole, last=last, began=began, ended=ended)
+        self.learn(look, reach, taken=len(claims))
+
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
-        """Learn from a look."""
+        """Learn from how a look went."""
         self._learn_cost(look, taken=taken)
+        self._learn_end(look, reach)
+        self._learn_stripes(look, reach, taken=taken)
+        if self._sweeps:
+            self.waiting = self.waiting or taken > 0
+            return
         for key in reach.freed:
             self._freed.pop(key, None)
         self.blocked = look.blocked > 0
@@ -157,7 +215,15 @@ class LimitedLine:
             self._bottoms[queue, priority] = self.floors.top_before if first is None else first
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
-        self._learn_stripes(look, reach, taken=taken)
+
+    def _learn_end(self, look: Look, reach: Reach) -> None:
+        """Learn where to go on behind the jobs looked at, as long as some of them are blocked."""
+        if look.front < reach.front:
+            if self._sweeps:
+                self._beyond = None
+        elif look.last is not None and (self._sweeps or (look.blocked and self._beyond is None)):
+            queue, priority, number, rowid = look.last
+            self._beyond = (queue, priority), number, rowid
 
     def _learn_cost(self, look: Look, *, taken: int) -> None:
         """Learn how many keys a look has time for, from what each of them took in this one."""

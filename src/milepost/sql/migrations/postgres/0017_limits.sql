@@ -104,9 +104,11 @@ END $$;
 -- that were freed, those of the newest jobs, and so many that follow a place in the order of keys. Behind an old
 -- snapshot indexes keep dead entries alive: in line they are passed by floors, under keys by bottoms, below which
 -- nothing waited when that was last looked at. A row without a place comes last: the last of those keys if there may
--- be more (of the line that got least far: no line's keys are left out), how many were visited, and, of lines without a floor, where the first job stands. What is asked of a job is
--- what job_claim asks (a test compares the words). Its plan may be made while the table is small, and must serve a
--- large one: rows come in the order of their indexes.
+-- be more (of the line that got least far: no line's keys are left out), how many were visited, of lines without a
+-- floor where the first job stands, and where the last one in line stands that was looked at. A line that the look did
+-- not come to is asked for its first job from the very bottom: one may have come in below the last one.
+-- What is asked of a job is what job_claim asks (a test compares the words). Its plan may be made while the table is
+-- small, and must serve a large one: rows come in the order of their indexes.
 CREATE FUNCTION milepost_find_limited(
     locked text[], asked_queues text[], asked_priorities smallint[], asked_floors bigint[], asked_bottoms bigint[],
     asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint, asked_after text, asked_newest bigint,
@@ -179,10 +181,11 @@ BEGIN
       FROM json_array_elements(asked_freed) AS freed (told)
       JOIN line ON line.queue = freed.told ->> 1 AND line.priority = (freed.told ->> 2)::smallint
      WHERE left(freed.told ->> 0, 1) = ANY (locked)
+  ), met AS MATERIALIZED (
+    SELECT front.line, min(front.seq) AS first, max(front.seq) AS last FROM front GROUP BY front.line
   ), passed AS MATERIALIZED (
-    SELECT line.place AS line, line.floor, line.bottom,
-           (SELECT max(front.seq) FROM front WHERE front.line = line.place) AS seq
-      FROM line
+    SELECT line.place AS line, line.floor, line.bottom, met.last AS seq
+      FROM line LEFT JOIN met ON met.line = line.place
   ), heads AS MATERIALIZED (
     SELECT found.place, visited.line, found.queue, found.priority, found.key, found.seq, found.units
       FROM visited JOIN passed ON passed.line = visited.line
@@ -211,10 +214,14 @@ BEGIN
   SELECT heads.place, heads.line, heads.queue, heads.priority, heads.key, heads.seq, heads.units FROM heads
    UNION ALL
   SELECT NULL, (SELECT count(*) FROM front),
-         (SELECT json_agg(json_build_array(line.queue, line.priority, least(
-                   (SELECT min(front.seq) FROM front WHERE front.line = line.place),
-                   milepost_first_limited(line.queue, line.priority, line.bottom))))::text
-            FROM line WHERE line.floor = 0), NULL,
+         json_build_array(
+           (SELECT json_agg(json_build_array(line.queue, line.priority, least(
+                     met.first, milepost_first_limited(line.queue, line.priority,
+                       CASE WHEN met.first IS NULL AND (SELECT count(*) FROM front) >= asked_front THEN 0 ELSE line.bottom END))))
+              FROM line LEFT JOIN met ON met.line = line.place WHERE line.floor = 0),
+           (SELECT json_build_array(line.queue, line.priority, met.last, 0)
+              FROM line JOIN met ON met.line = line.place
+             WHERE line.place = (SELECT max(met.line) FROM met)))::text, NULL,
          (SELECT min(key) FROM hop WHERE more AND n = asked_visits),
          (SELECT count(*) FROM visited), NULL;
 END $$;
@@ -258,7 +265,7 @@ BEGIN
   -- that have more than their rule allows are ranked. Not worth a try where the caller looks at little of the front, or
   -- only at the first of each key: then most are blocked. What is asked of a job is what job_claim asks.
   IF asked_ids IS NULL AND limited = '{}'
-     AND (2 * asked_front >= asked_most OR (asked_front = 0 AND asked_quantum > 1))
+     AND (asked_front BETWEEN asked_most / 2 AND asked_most OR (asked_front = 0 AND asked_quantum > 1))
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
     WITH line AS MATERIALIZED (
       SELECT l.queue, l.priority, l.floor, l.bottom, l.place
@@ -283,6 +290,8 @@ BEGIN
               LIMIT (SELECT asked_front)
                 FOR UPDATE OF job SKIP LOCKED) found
        LIMIT asked_front
+    ), met AS MATERIALIZED (
+      SELECT front.line, min(front.seq) AS first, max(front.seq) AS last FROM front GROUP BY front.line
     ), seen AS MATERIALIZED (
       SELECT place, key, seq FROM milepost_find_limited(
         locked, asked_queues, asked_priorities, asked_floors, asked_bottoms, asked_kinds, asked_alone, 0,
@@ -327,11 +336,15 @@ BEGIN
                             coalesce((SELECT seq FROM seen WHERE place IS NULL), 0),
                             (SELECT key FROM seen WHERE place IS NULL), NULL, NULL,
                             (SELECT json_agg(json_build_array(line.queue, line.priority, least(
-                                      met.seq, milepost_first_limited(line.queue, line.priority, line.bottom))))
-                               FROM line LEFT JOIN (SELECT front.line, min(front.seq) AS seq FROM front
-                                                     GROUP BY front.line) AS met ON met.line = line.place
+                                      met.first, milepost_first_limited(line.queue, line.priority,
+                                        CASE WHEN met.first IS NULL AND (SELECT count(*) FROM front) >= asked_front
+                                             THEN 0 ELSE line.bottom END))))
+                               FROM line LEFT JOIN met ON met.line = line.place
                               WHERE line.floor = 0),
-                            milepost_us_since(began))::text
+                            milepost_us_since(began),
+                            (SELECT json_build_array(line.queue, line.priority, met.last, 0)
+                               FROM line JOIN met ON met.line = line.place
+                              WHERE line.place = (SELECT max(met.line) FROM met)))::text
       INTO chosen, told
      WHERE (SELECT count(*) FROM found) <= asked_most;
     IF chosen IS NOT NULL THEN
@@ -464,8 +477,9 @@ BEGIN
              (SELECT min(queueing.rank * busy.unit_us - busy.left_us)
                 FROM queueing JOIN busy ON busy.queue = queueing.queue
                WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5),
-             (SELECT queue::json FROM seen WHERE place IS NULL),
-             milepost_us_since(began)
+             (SELECT queue::json -> 0 FROM seen WHERE place IS NULL),
+             milepost_us_since(began),
+             (SELECT queue::json -> 1 FROM seen WHERE place IS NULL)
            )::text AS look
   )
   SELECT ARRAY(SELECT job.ctid FROM job
