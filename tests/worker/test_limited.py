@@ -608,3 +608,62 @@ def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():
     line.floors.whole = False
     line.learn(look(visited=4), line.reach(100), taken=60)
     assert line.reach(100).front == 100
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("most", [None, 50])
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+async def test_a_single_job_starts_soon_though_another_tenant_has_many_l20(
+    app, working, until, concurrency, most
+):
+    """A busy worker claims for a slot or two: with fewer than four slots it came last."""
+    started: list[str] = []
+
+    @app.job(limit=mp.Limit(most, key="tenant"))
+    async def work(tenant: str) -> None:
+        started.append(tenant)
+        await asyncio.sleep(0.02)
+
+    await work.submit_many_async([("big",)] * 100)
+    async with working(concurrency=concurrency):
+        await until(lambda: len(started) >= 2 * concurrency)
+        before = len(started)
+        await work.submit_async("small")
+        await until(lambda: "small" in started)
+    assert started.index("small") <= before + 5 + 2 * concurrency
+
+
+@pytest.mark.both_stores
+@pytest.mark.parametrize("case", ["the queue has a rate", "keys have a rate"])
+async def test_a_full_queue_is_not_looked_at_at_the_pace_of_a_rate(
+    database, until, monkeypatch, case
+):
+    """Only the end of the job that runs lets the next one start."""
+    began, ended, looks = asyncio.Event(), asyncio.Event(), []
+    in_queue = case == "the queue has a rate"
+    patient = mp.App(database.url, poll_min=0.02, poll_max=1.0)
+    real = limits.claim
+
+    def claim(**given: object) -> object:
+        looks.append(given)
+        return real(**given)
+
+    @patient.job(limit=None if in_queue else mp.Limit(rate="50/s", burst=1, key="who"))
+    async def call(who: str) -> None:
+        began.set()
+        await ended.wait()
+
+    patient.queue("q", most=1, rate="20/s" if in_queue else None)
+    await call.options(queue="q").submit_many_async([("a",)] * 200)
+    worker = await patient.worker(None, 100)
+    running = asyncio.create_task(worker.run())
+    await until(began.is_set)
+    await asyncio.sleep(2)
+    monkeypatch.setattr(limits, "claim", claim)
+    await asyncio.sleep(1.5)
+    met = len(looks)
+    worker.drain()
+    ended.set()
+    await asyncio.wait_for(running, 30)
+    await patient.close_async()
+    assert met <= 10

@@ -3,8 +3,8 @@
 -- name: job_claim_limited
 -- Takes jobs that are under a limit: by their key, or because their queue has one; or of those with
 -- these ids. Where the first in line are blocked, it goes by keys: those that were freed (`freed`), of
--- the newest jobs, and so many after a place in their order (`after`). Every key's first comes before
--- any key's second. The answer tells how the look went.
+-- the newest jobs, and so many after a place in their order (`after`). The keys of which the
+-- fewest run come first. The answer tells how the look went.
 -- postgres
 -- A key's live leases grow by this statement alone; whoever runs it holds the key's stripe until the
 -- commit is visible, and counts them after that (milepost_choose_limited has snapshots of its own). It waits for

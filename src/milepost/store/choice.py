@@ -3,10 +3,10 @@
 Elsewhere `job_claim_limited` chooses by the same rules, in its statement.
 """
 
+import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import ceil, inf
-from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -29,7 +29,8 @@ class Candidate(NamedTuple):
     units: float | None
 
 
-_BY_TURN = itemgetter(0, 1)
+Turn = tuple[int, int, Candidate]
+"""A job's line, its turn there, and the job."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -47,6 +48,11 @@ class Standing(msgspec.Struct, frozen=True):
     turns: Mapping[str, int | None]
     """The job of an ordered key that is next."""
 
+    def room(self, queue: str) -> float:
+        """Tell how many more jobs of a queue may run."""
+        limit = self.queues.get(queue)
+        return inf if limit is None or limit.most is None else limit.most - self.busy[queue]
+
 
 class Choice(msgspec.Struct):
     """The jobs that may start, what they take from buckets, and how it went."""
@@ -63,20 +69,27 @@ def rule_of(key: str) -> str:
     return split_key(key)[0]
 
 
-def choose(found: Sequence[Candidate], standing: Standing, *, most: int) -> Choice:
-    """Choose up to `most`: every key's first comes before any key's second.
+def choose(
+    found: Sequence[Candidate],
+    standing: Standing,
+    *,
+    most: int,
+    visits: int = 0,
+    floors: Sequence[int] = (),
+) -> Choice:
+    """Choose up to `most`: those of the keys of which the fewest run come first.
 
-    They are given line by line, in order.
+    They are given line by line, in order; and how many keys were visited, and the lines' floors.
     """
     choice = Choice([], {})
-    free: list[tuple[int, int, Candidate]] = []
+    free: list[Turn] = []
     taken: dict[str, int] = {}
     rooms: dict[str, float] = {}
     odd = _Odd(standing)
     for candidate in found:
         key = candidate.key
         if key is None:
-            free.append((candidate.line, 1, candidate))
+            free.append((candidate.line, 0, candidate))
             continue
         if key not in rooms:
             taken[key], rooms[key] = 0, odd.room(key)
@@ -84,11 +97,54 @@ def choose(found: Sequence[Candidate], standing: Standing, *, most: int) -> Choi
         if turn > rooms[key] or (key in odd.limits and not odd.fits(candidate, key, turn, choice)):
             choice.blocked += 1
         else:
-            free.append((candidate.line, turn, candidate))
+            free.append((candidate.line, turn + standing.live[key], candidate))
     if len(free) > most or standing.queues:
-        free.sort(key=_BY_TURN)
+        ties = _ties(free, floors, shuffled=visits > most) if visits else {}
+        free = _in_turn(free, ties)
     _take(free, odd.limits, standing, choice, most=most)
     return choice
+
+
+def _in_turn(free: Sequence[Turn], ties: Mapping[tuple[int, str | None], float]) -> list[Turn]:
+    """Sort by turns; jobs without a key come with the first turn of a key in their line."""
+    least: dict[int, int] = {}
+    for line, turn, one in free:
+        if one.key is not None:
+            least[line] = min(turn, least.get(line, turn))
+
+    def place(each: Turn) -> tuple[int, int, float]:
+        line, turn, one = each
+        return line, turn or least.get(line, 1), ties.get((line, one.key), 0.0)
+
+    return sorted(free, key=place)
+
+
+def _ties(
+    free: Sequence[Turn], floors: Sequence[int], *, shuffled: bool
+) -> dict[tuple[int, str | None], float]:
+    """Put the keys of a line that have the same turn in an order, where a look goes by keys.
+
+    A line's floor is where the last claim took a job: if that was no younger than the oldest job
+    now, the oldest one's key is the last; else it is the first, once in as many times as there are
+    other keys. Those come by age; by chance where more are visited than can be taken, because then
+    the walk does not bring each of them forward.
+    """
+    firsts: dict[tuple[int, str | None], int] = {}
+    oldest: dict[int, Candidate] = {}
+    for line, _, one in free:
+        oldest.setdefault(line, one)
+        firsts.setdefault((line, one.key), one.seq)
+    ties = dict.fromkeys(firsts, 0.5)
+    if shuffled:
+        ties = {key: random.random() for key in ties}  # noqa: S311 - no secret
+    for line, one in oldest.items():
+        same = [first == one.seq for (place, _), first in firsts.items() if place == line]
+        times = inf if floors[line] <= one.seq else len(same) - 1
+        if floors[line] == one.seq and sum(same) > 1:
+            times = len(same)  # submitted at one instant: nobody knows whose the last one was
+        first = random.random() * times < 1  # noqa: S311 - no secret
+        ties[line, one.key] = -1 if first else 2
+    return ties
 
 
 class _Odd:
@@ -123,12 +179,14 @@ class _Odd:
         # More than a bucket ever holds goes when it is full; the next ones wait for longer.
         if missing <= SLACK_US or (turn == 1 and ahead <= 0):
             return True
-        choice.key_us = missing if choice.key_us is None else min(choice.key_us, missing)
+        # Where its queue is full, only the end of a job lets it go.
+        if self._standing.room(candidate.queue) > 0:
+            choice.key_us = missing if choice.key_us is None else min(choice.key_us, missing)
         return False
 
 
 def _take(
-    free: Sequence[tuple[int, int, Candidate]],
+    free: Sequence[Turn],
     limits: Mapping[str, Limit],
     standing: Standing,
     choice: Choice,
@@ -157,7 +215,7 @@ def _take(
 
 
 def _queue_has_room(name: str, queue: Limit, rank: int, standing: Standing, choice: Choice) -> bool:
-    if queue.most is not None and rank > queue.most - standing.busy[name]:
+    if rank > standing.room(name):
         return False
     if queue.rate is None:
         return True

@@ -181,7 +181,9 @@ def _steps(
     front = [Candidate(*_AS_CANDIDATE(row)) for row in read.values()]
     found.last = _place(front[-1]) if front else None
     candidates = _merged(front, found.heads)
-    chosen = choose(candidates, (yield from _standing(candidates, jobs, queues)), most=most)
+    standing = yield from _standing(candidates, jobs, queues, most=most)
+    visits, floors = keys["visits"], asked["floor"]
+    chosen = choose(candidates, standing, most=most, visits=visits, floors=floors)
     those = [number for number in chosen.numbers if number in read]
     others = [number for number in chosen.numbers if number not in read]
     taken = yield from _move(asked, those, others)
@@ -265,14 +267,19 @@ def _merged(some: Sequence[Candidate], more: Sequence[Candidate]) -> list[Candid
 
 
 def _standing(
-    found: Sequence[Candidate], rules: Mapping[str, Limit], queues: Mapping[str, Limit]
+    found: Sequence[Candidate],
+    rules: Mapping[str, Limit],
+    queues: Mapping[str, Limit],
+    *,
+    most: int,
 ) -> Steps[Standing]:
-    """Ask what limits say of these; of what no rule asks for, nothing is asked."""
+    """Ask what limits say of these; leases count for their turns, too, if they cannot all go."""
     keys = {one.key: one for one in reversed(found) if one.key is not None}
     named = {key: rules.get(rule_of(key)) for key in keys}
     live: Counter[str] = Counter()
     busy: Counter[str] = Counter()
-    if queues or any(rule and (rule.ordered or rule.most is not None) for rule in named.values()):
+    counted = any(rule and (rule.ordered or rule.most is not None) for rule in named.values())
+    if queues or counted or len(found) > most:
         [(leased, served)] = yield Call("limit_leased", {"queues": bool(queues)})
         live.update(msgspec.json.decode(leased))
         busy.update(msgspec.json.decode(served))

@@ -1,5 +1,6 @@
 """Jobs under limits: who may start, and who waits."""
 
+from collections import Counter
 from typing import Any
 
 from milepost import outcome
@@ -30,6 +31,15 @@ def look(
 ) -> tuple[list[Claim], Look]:
     line = jobs.lines(given.pop("queues", ["default"]))
     return store.run(limits.claim, worker_id=worker, line=line, most=most, reach=reach, **given)
+
+
+def take_one(store: Store, last: Claim | None, **reach: Any) -> Claim:
+    """Claim one job as a worker with one slot does: from the last one on; and end it."""
+    line = [jobs.Line("default", 0, last.queued_seq if last else 0)]
+    near = Reach(**reach)
+    [claim], _ = store.run(limits.claim, worker_id="w1", line=line, most=1, reach=near)
+    store.settle((claim, GOOD))
+    return claim
 
 
 def declare(store: Store, **named: Limit) -> None:
@@ -100,6 +110,68 @@ class LimitSuite:
         many = put(store, *["a"] * 6)
         [one] = put(store, "b")
         assert {c.id for c in take(store, 2)} == {many[0], one}
+
+    def test_keys_of_which_fewer_run_come_first_l20(self, store: Store) -> None:
+        """Whoever claimed for one or two slots took the oldest: a single job came last."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit(), s=Limit(most=50))
+        for rule in ("r", "s"):
+            put(store, *["a"] * 8, rule=rule)
+            running = take(store, 2)
+            [one, other] = put(store, "b", "c", rule=rule)
+            assert {c.id for c in take(store, 1, reach=Reach(front=20))} == {one}
+            assert {c.id for c in take(store, 1)} == {other}
+            assert {c.limit_key for c in take(store, 3)} == {running[0].limit_key}
+            take(store)
+
+    def test_a_single_job_has_its_turn_within_two_claims_of_one_l20(self, store: Store) -> None:
+        """With one slot nothing runs when the next is chosen."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit())
+        put(store, *["a"] * 20)
+        last = None
+        for _ in range(6):
+            [late] = put(store, "b")
+            two = take_one(store, last, front=1), take_one(store, None, front=1, visits=1, newest=1)
+            assert late in {claim.id for claim in two}
+            last = two[0]
+
+    def test_keys_of_which_none_runs_take_turns_l20(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit())
+        put(store, *["a"] * 60, *["b"] * 60, *["c"] * 60)
+        ran = [last := take_one(store, None, visits=16)]
+        ran += [last := take_one(store, last, visits=16) for _ in range(59)]
+        times = Counter(claim.limit_key for claim in ran)
+        assert len(times) == 3
+        assert min(times.values()) >= 4, times
+
+    def test_keys_of_one_instant_take_turns_l20(self, store: Store) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit())
+        shared = Template(kind="k")
+        keys = [limits.limit_key("r", key) for key in ["a"] * 60 + ["b"] * 60]
+        new = [NewJob(new_id(), b"1", shared, key=key) for key in keys]
+        store.run(creation.create, new)
+        ran = [last := take_one(store, None, visits=16)]
+        ran += [last := take_one(store, last, visits=16) for _ in range(59)]
+        times = Counter(claim.limit_key for claim in ran)
+        assert len(times) == 2
+        assert min(times.values()) >= 8, times
+
+    def test_jobs_without_a_key_do_not_keep_keys_of_which_some_run_waiting(
+        self, store: Store
+    ) -> None:
+        store.worker(lease=9_999)
+        store.run(rules.declare, {("queue", "default"): Limit(most=20)})
+        declare(store, r=Limit())
+        put(store, *["a"] * 20)
+        assert len(take(store, 5)) == 5
+        store.create(20)
+        for _ in range(3):
+            both = take(store, 2, reach=Reach(front=10))
+            assert sum(claim.limit_key is None for claim in both) == 1
+            assert {claim.limit_key for claim in take(store, 2)} == {None}  # the older had its turn
 
     def test_a_key_behind_many_that_are_blocked_is_found_l21(self, store: Store) -> None:
         store.worker(lease=9_999)
@@ -222,6 +294,26 @@ class LimitSuite:
         assert 0 < (told.wait_us or 0) <= 1_000_000
         store.advance(2)
         assert len(take(store)) == 2
+
+    def test_a_full_queue_waits_for_the_end_of_a_job_and_for_no_rate(self, store: Store) -> None:
+        """A worker looked again and again, at the pace of the rate."""
+        store.worker(lease=9_999)
+        slow = Limit(rate=50, per_us=1_000_000, burst=1)
+        declare(store, r=slow)
+        for limit in (Limit(most=1), Limit(most=1, rate=20, per_us=1_000_000, burst=1)):
+            store.run(rules.declare, {("queue", "default"): limit})
+            for reach in (WIDE, Reach(front=3), Reach(visits=3)):
+                put(store, *["a"] * 5)
+                store.create(5)
+                store.advance(60)
+                [running] = take(store)
+                claims, told = look(store, reach=reach)
+                assert (claims, told.wait_us) == ([], None)
+                assert told.blocked
+                store.settle((running, GOOD))
+        claims, told = look(store)
+        assert claims == []
+        assert 0 < (told.wait_us or 0) <= 50_000
 
     def test_a_rule_that_is_gone_limits_nobody_l6(self, store: Store) -> None:
         store.worker(lease=9_999)

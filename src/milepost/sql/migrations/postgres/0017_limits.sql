@@ -403,12 +403,17 @@ BEGIN
      UNION ALL
     SELECT place, line, queue, priority, key, seq, units FROM named
   ), keyed AS MATERIALIZED (
-    SELECT keys.key, keys.queue, keys.priority, rule.most, coalesce(rule.ordered, false) AS ordered, rule.unit_us, rule.burst
+    SELECT keys.key, keys.queue, keys.priority, rule.most, coalesce(rule.ordered, false) AS ordered, rule.unit_us, rule.burst,
+           CASE WHEN asked_visits > asked_most THEN random() ELSE 0.5 END AS chance
       FROM (SELECT DISTINCT ON (key) key, queue, priority FROM found WHERE key IS NOT NULL ORDER BY key, line, seq) AS keys
       LEFT JOIN rule ON rule.scope = 'job' AND rule.name = milepost_rule_of(keys.key)
   ), counted AS MATERIALIZED (
+    -- Those that no rule counts have their turns by it, if not all that was found can be taken.
     SELECT limit_key AS key, count(*) AS live FROM job
-     WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed WHERE most IS NOT NULL OR ordered)) AND worker_id IS NOT NULL
+     WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed
+                                   WHERE most IS NOT NULL OR ordered OR limited <> '{}'
+                                      OR (SELECT count(*) FROM found) > asked_most))
+       AND worker_id IS NOT NULL
      GROUP BY limit_key
   ), turns AS MATERIALIZED (
     -- Of an ordered key, the first in the first of its lines; none while one is between two attempts.
@@ -424,7 +429,7 @@ BEGIN
                         WHERE job.limit_key = keyed.key AND job.fence > 0
                           AND job.state IN ('WAITING', 'RETRYING'))
   ), live AS MATERIALIZED (
-    SELECT keyed.key, turns.seq AS turn, keyed.unit_us, keyed.ordered,
+    SELECT keyed.key, turns.seq AS turn, keyed.unit_us, keyed.ordered, keyed.chance, coalesce(counted.live, 0) AS leased,
            CASE WHEN keyed.ordered THEN 1 ELSE keyed.most END - coalesce(counted.live, 0) AS room,
            keyed.burst * keyed.unit_us
            - greatest(0, (extract(epoch FROM bucket.free_at - (SELECT now FROM clock_now)) * 1000000)::double precision) AS left_us,
@@ -440,7 +445,7 @@ BEGIN
       FROM found
     WINDOW line AS (PARTITION BY found.key ORDER BY found.line, found.seq)
   ), judged AS MATERIALIZED (
-    SELECT ranked.*, live.left_us, live.unit_us, live.rested,
+    SELECT ranked.*, live.left_us, live.unit_us, live.rested, live.leased, live.chance,
            (live.room IS NULL OR ranked.turn <= live.room)
            AND (live.ordered IS NOT TRUE OR coalesce(ranked.seq = live.turn, false)) AS free,
            live.unit_us IS NULL OR ranked.taken * live.unit_us <= live.left_us + 0.5
@@ -454,15 +459,38 @@ BEGIN
       FROM rule
       LEFT JOIN bucket ON bucket.scope = 'queue' AND bucket.key = rule.name AND rule.unit_us IS NOT NULL
      WHERE rule.scope = 'queue' AND rule.name = ANY (limited)
-  ), queueing AS MATERIALIZED (
-    SELECT judged.place, judged.line, judged.turn, judged.seq, judged.queue,
-           row_number() OVER (PARTITION BY judged.queue ORDER BY judged.line, judged.turn, judged.seq) AS rank
+  ), ready AS MATERIALIZED (
+    -- A key's turns begin after its live leases; jobs without a key come with the first turn of a key in their line.
+    SELECT judged.place, judged.line, judged.seq, judged.queue, judged.key, judged.chance,
+           coalesce(judged.turn + judged.leased,
+                    min(judged.turn + judged.leased) OVER (PARTITION BY judged.line), 1) AS turn
       FROM judged WHERE judged.free AND judged.earned
+  ), oldest AS MATERIALIZED (
+    -- Where a look goes by keys, and they have the same turn: a line's floor is where the last claim took a job. If
+    -- that was no younger than the oldest job now, the oldest one's key is the last; else it is the first, once in as
+    -- many times as there are other keys. Those come by age; by chance where more are visited than can be taken,
+    -- because then the walk does not bring each of them forward.
+    SELECT each.line, each.key,
+           CASE WHEN line.floor < each.seq OR random() * (each.keys - 1) >= 1 THEN 2 ELSE -1 END AS tie
+      FROM (SELECT ready.line, (array_agg(ready.key ORDER BY ready.seq))[1] AS key, min(ready.seq) AS seq,
+                   count(DISTINCT coalesce(ready.key, '')) AS keys
+              FROM ready
+             WHERE asked_visits > 0
+             GROUP BY ready.line) AS each
+      JOIN line ON line.place = each.line
+  ), queueing AS MATERIALIZED (
+    SELECT tied.place, tied.line, tied.turn, tied.tie, tied.seq, tied.queue,
+           row_number() OVER (PARTITION BY tied.queue ORDER BY tied.line, tied.turn, tied.tie, tied.seq) AS rank
+      FROM (SELECT ready.*,
+                   CASE WHEN oldest.line IS NULL THEN 0
+                        WHEN ready.key IS NOT DISTINCT FROM oldest.key THEN oldest.tie
+                        ELSE coalesce(ready.chance, 0.5) END AS tie
+              FROM ready LEFT JOIN oldest ON oldest.line = ready.line) AS tied
   ), chosen AS MATERIALIZED (
     SELECT queueing.place FROM queueing LEFT JOIN busy ON busy.queue = queueing.queue
      WHERE (busy.room IS NULL OR queueing.rank <= busy.room)
        AND (busy.unit_us IS NULL OR queueing.rank * busy.unit_us <= busy.left_us + 0.5)
-     ORDER BY queueing.line, queueing.turn, queueing.seq
+     ORDER BY queueing.line, queueing.turn, queueing.tie, queueing.seq
      LIMIT asked_most
   ), told AS MATERIALIZED (
     SELECT json_build_array(
@@ -473,10 +501,14 @@ BEGIN
                  WHERE queueing.rank > busy.room OR queueing.rank * busy.unit_us > busy.left_us + 0.5),
              (SELECT seq FROM seen WHERE place IS NULL),
              (SELECT key FROM seen WHERE place IS NULL),
-             (SELECT min(taken * unit_us - left_us) FROM judged WHERE free AND NOT earned),
+             -- Where a queue is full, only the end of a job lets the next one go.
+             (SELECT min(judged.taken * judged.unit_us - judged.left_us)
+                FROM judged LEFT JOIN busy ON busy.queue = judged.queue
+               WHERE judged.free AND NOT judged.earned AND coalesce(busy.room, 1) > 0),
              (SELECT min(queueing.rank * busy.unit_us - busy.left_us)
                 FROM queueing JOIN busy ON busy.queue = queueing.queue
-               WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5),
+               WHERE queueing.rank * busy.unit_us > busy.left_us + 0.5
+                 AND queueing.rank <= coalesce(busy.room, queueing.rank)),
              (SELECT queue::json -> 0 FROM seen WHERE place IS NULL),
              milepost_us_since(began),
              (SELECT queue::json -> 1 FROM seen WHERE place IS NULL)
