@@ -597,6 +597,31 @@ def test_looks_behind_blocked_jobs_take_a_share_of_the_time():
     assert line.sweeps(3.2)
 
 
+@pytest.mark.both_stores
+@pytest.mark.parametrize("concurrency", [1, 2, 8])
+async def test_few_slots_serve_many_tenants_in_turn_l20(app, working, until, concurrency):
+    """Those slots looked at one key in turn, each second time: one tenant had a third of them."""
+    started: list[str] = []
+
+    @app.job(limit=mp.Limit(key="tenant"))
+    async def work(tenant: str) -> None:
+        started.append(tenant)
+        await asyncio.sleep(0.005)
+
+    for tenant in "abcdefgh":
+        await work.submit_many_async([(tenant,)] * 100)
+    async with working(concurrency=concurrency):
+        await until(lambda: len(started) >= 20)
+        before = len(started)
+        others = [(tenant,) for tenant in "abcdefgh"] * 3
+        await work.submit_many_async([("single",), *others])
+        await until(lambda: len(started) >= before + 160, seconds=30)
+    shares = [started[before : before + 160].count(tenant) for tenant in "abcdefgh"]
+    assert started.index("single") <= before + 80
+    assert max(shares) <= 32
+    assert min(shares) >= 9
+
+
 def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():
     line = LimitedLine()
     for _ in range(2):

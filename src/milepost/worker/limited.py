@@ -159,7 +159,7 @@ class LimitedLine:
         keys = int(self._affordable)
         if keys < most and self._probes % PROBE == 0:
             keys //= 2
-        most = min(most, keys)
+        wanted, most = most, min(most, keys)
         visits = min(VISITS, max(1, keys // 8))
         newest = min(NEWEST, max(1, keys // 16))
         if self._few:
@@ -176,6 +176,9 @@ class LimitedLine:
                 quantum=share,
                 freed=list(self._freed)[:most],
             )
+        if wanted < VISITS:
+            # For a few slots there are always more keys than jobs that fit: each has its turn.
+            return replace(here, front=most, visits=visits, newest=newest)
         if not self._walks or (self._short and not self._left):
             return replace(here, front=most)
         visits, newest = min(visits, max(1, most // 8)), min(newest, max(1, most // 16))
