@@ -220,11 +220,12 @@ class LimitedLine:
         self._learn_share(look)
 
     def _learn_end(self, look: Look, reach: Reach) -> None:
-        """Learn where to go on behind the jobs looked at, as long as some of them are blocked."""
+        """Learn where to go on behind the jobs looked at: to the end, where many were blocked."""
+        begins = self._beyond is None and self._is_crowded(look)
         if look.front < reach.front:
             if self._sweeps:
                 self._beyond = None
-        elif look.last is not None and (self._sweeps or (look.blocked and self._beyond is None)):
+        elif look.last is not None and (self._sweeps or begins):
             queue, priority, number, rowid = look.last
             self._beyond = (queue, priority), number, rowid
 
@@ -239,9 +240,14 @@ class LimitedLine:
         # One look that took long for another reason must not let the next one have thousands.
         self._affordable = min(2 * self._affordable, (self._affordable + wanted) / 2)
 
+    @staticmethod
+    def _is_crowded(look: Look) -> bool:
+        """Tell whether many of the first in line are blocked."""
+        return look.blocked > max(1, look.front) / 4
+
     def _learn_share(self, look: Look) -> None:
         seen = max(1, look.front)
-        if look.blocked > seen / 4:
+        if self._is_crowded(look):
             self._share = max(SHARE_LEAST, self._share / 2)
         elif look.blocked < seen / 20:
             self._share = min(1.0, self._share * 2)
