@@ -202,6 +202,21 @@ async def test_a_handler_that_does_not_listen_is_cancelled_and_one_that_does_cle
 
 
 @ANY
+async def test_a_job_whose_process_still_starts_is_cancelled_at_once(
+    app, worker, until, monkeypatch
+):
+    """It was cancelled when the import of its app was over."""
+    monkeypatch.setenv(isolated.SLOW, "40")
+    job = await isolated.pid.submit_async()
+    await until(lambda: worker._isolated._all, 60)
+    await job.cancel_async("enough")
+    done = await job.wait_async(WITHIN)
+    assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")
+    monkeypatch.setenv(isolated.SLOW, "0")
+    assert (await (await isolated.pid.submit_async()).wait_async(30)).result > 0
+
+
+@ANY
 async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker):
     """What an attempt started ends with it: the next one would pay for it."""
     first = (await (await isolated.pid.submit_async()).wait_async(60)).result

@@ -141,13 +141,20 @@ class IsolatedLanes(ThreadLanes):
             with self._process(running.definition) as process:
                 running.process = process
                 try:
-                    return self._refused(running) or super()._called(running)
+                    return self._begun(running) or super()._called(running)
                 finally:
                     running.process = None
         except ProcessDied as error:
             return self._not_started(running, error)
         except Exception as error:  # noqa: BLE001 - what an attempt tells may be anything
             return self._executor.judge(running.definition, running.context, error)
+
+    def _begun(self, running: RunningJob) -> Outcome | None:
+        """Note that it begins, or say why it should not: from here on only its process ends it."""
+        with self._count:
+            if (result := self._refused(running)) is None:
+                running.began = time.monotonic()
+        return result
 
     def _not_started(self, running: RunningJob, error: ProcessDied) -> Outcome:
         if running.suspect and self.takes_suspects:
@@ -312,10 +319,17 @@ class IsolatedLanes(ThreadLanes):
         return False
 
     def stop_job(self, running: RunningJob, reason: str) -> None:
-        """Ask a handler to stop; one that does not listen is killed."""
+        """Ask a handler to stop; one that does not listen is killed.
+
+        A job whose process still starts ends at once: its thread sees why when it would begin.
+        """
         super().stop_job(running, reason)
-        if (process := running.process) is not None:
-            process.ask_to_stop(running.number, reason)
+        with self._count:
+            may_begin = running.began is None
+        if may_begin:
+            self.refuse(running)
+        elif (process := running.process) is not None and running.number:
+            process.ask_to_stop(running.number, reason)  # before that, its thread asks
 
     async def close_all(self) -> None:
         """End the threads and the processes; one that waits for its process sees it end."""
