@@ -4,12 +4,16 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
+import msgspec
 import psycopg
 import pytest
 
 import milepost as mp
+from milepost.address import StoreUrl
 from milepost.cli import main
+from milepost.config import Timeouts
 from milepost.observe.verify import verify
+from milepost.store import connections
 from tests.support.databases import Backends, Database, backend_names
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres1")]
@@ -142,6 +146,57 @@ def test_what_a_handler_borrows_has_the_databases_own_settings(strange):
     app.drain()
     assert job.refresh().result == ["Asia/Kathmandu", "German, DMY"]
     app.close()
+
+
+WATCHED = "client_connection_check_interval"
+
+
+@pytest.fixture
+def killable():
+    """Connections as in a process that may be killed."""
+    connections.end_with_process()
+    yield
+    connections._if_killed.clear()
+
+
+@pytest.mark.parametrize("backend", POSTGRES)
+def test_only_a_process_that_may_be_killed_is_watched_while_a_statement_runs(
+    backend, backends, request
+):
+    database = backends.fresh(backend)
+    url, shown = StoreUrl.parse(database.url), []
+    for fixture in (None, "killable"):
+        if fixture is not None:
+            request.getfixturevalue(fixture)
+        for library in (connections.psycopg_library(), connections.psycopg_library(own=False)):
+            pool = connections.Connections(url, Timeouts(), library, most=1)
+            with pool.taken() as connection:
+                shown += connection.execute(f"SHOW {WATCHED}").fetchone()
+            pool.close()
+    assert shown == ["0", "0", "500ms", "500ms"]
+    backends.drop(database)
+
+
+@pytest.mark.usefixtures("killable")
+def test_a_server_that_cannot_watch_a_program_is_not_asked_to():
+    """One on a system that does not tell it refuses the setting; a pooler refuses any."""
+    refusals = [
+        f'FATAL:  invalid value for parameter "{WATCHED}": 500',
+        "FATAL:  unsupported startup parameter in options: tcp_keepalives_idle",
+    ]
+    asked = []
+
+    def opened(_url, limits, *, with_settings):
+        names = connections.settings_of(limits, own=True) if with_settings else {}
+        asked.append((WATCHED in names, with_settings))
+        if refusals:
+            raise psycopg.OperationalError(refusals.pop(0))
+        return object()
+
+    library = msgspec.structs.replace(connections.psycopg_library(), open=opened)
+    url = StoreUrl.parse("postgresql://nowhere/shop")
+    connections.Connections(url, Timeouts(), library, most=1).take()
+    assert asked == [(True, True), (False, True), (False, False)]
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])

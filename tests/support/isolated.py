@@ -222,6 +222,24 @@ def talks(times: int) -> int:
     return times
 
 
+@app.job(isolate=True, retries=1, retry_delay=0, timeout=3)
+def locks_a_row(ctx: mp.Context) -> int:
+    with ctx.transaction() as connection:
+        connection.execute("UPDATE locked SET attempt = 1 WHERE id = 1")
+        if ctx.attempt == 1:
+            connection.execute("SELECT pg_sleep(60)")
+    return ctx.attempt
+
+
+@app.job(isolate=True, retries=1, retry_delay=0, timeout=3)
+async def locks_a_row_async(ctx: mp.Context) -> int:
+    async with ctx.transaction_async() as connection:
+        await connection.execute("UPDATE locked SET attempt = 1 WHERE id = 2")
+        if ctx.attempt == 1:
+            await connection.execute("SELECT pg_sleep(60)")
+    return ctx.attempt
+
+
 class Odd:
     """Nothing that can be stored, and nothing that says what it is."""
 

@@ -23,6 +23,9 @@ pytestmark = [
 
 ANY = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 """For what has nothing to do with the store."""
+SERVER = pytest.mark.parametrize(
+    "database", [name for name in everyday_names() if name != "sqlite"], indirect=True
+)
 
 
 @pytest.fixture(params=everyday_names())
@@ -214,6 +217,21 @@ async def test_a_job_whose_process_still_starts_is_cancelled_at_once(
     assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")
     monkeypatch.setenv(isolated.SLOW, "0")
     assert (await (await isolated.pid.submit_async()).wait_async(30)).result > 0
+
+
+@SERVER
+async def test_a_query_ends_with_the_handler_that_was_killed(app, worker, raw):
+    """It went on in the server with its locks, and the next attempt waited for them."""
+    raw.execute("CREATE TABLE locked (id int, attempt int)")
+    raw.execute("INSERT INTO locked VALUES (1, 0), (2, 0)")
+    jobs = [
+        await isolated.locks_a_row.submit_async(),
+        await isolated.locks_a_row_async.submit_async(),
+    ]
+    for job in jobs:
+        done = await job.wait_async(60)
+        assert (done.state, done.record.errors) == (mp.JobState.SUCCEEDED, 1), done.error
+        assert done.result == 2
 
 
 @ANY

@@ -61,11 +61,23 @@ PLANNED = {"enable_seqscan": "off", "jit": "off"}
 """A plan that is made while a table is small, and kept, must serve a large one."""
 LEVEL = {"default_transaction_isolation": "read committed"}
 """Statements outside a transaction, such as claims under limits, see commits of others, too."""
+WATCHED = {"client_connection_check_interval": "500"}
+"""A server looks twice a second, while a statement runs, whether its program is still there."""
 ENCODING = "UTF8"
 SETTINGS_REFUSED = "unsupported startup parameter"
 """PgBouncer's answer to a setting: it cannot know whose the connection will be."""
 
 _open: "WeakSet[Any]" = WeakSet()
+_if_killed: dict[str, str] = {}
+"""The settings of connections in a process that may be killed at any time."""
+
+
+def end_with_process() -> None:
+    """Have servers end the statements of this process when it is killed.
+
+    By default one goes on to its end, with its locks.
+    """
+    _if_killed.update(WATCHED)
 
 
 def settings_of(limits: Timeouts, *, own: bool) -> dict[str, str]:
@@ -79,6 +91,7 @@ def settings_of(limits: Timeouts, *, own: bool) -> dict[str, str]:
         "tcp_keepalives_idle": str(_keepalive(limits)),
         "tcp_keepalives_interval": str(_keepalive(limits)),
         "tcp_keepalives_count": str(PROBES),
+        **_if_killed,
         **({**PARSED, **PLANNED, **LEVEL} if own else {}),
     }
 
@@ -350,6 +363,9 @@ class Connections:
         try:
             connection = yield Wait(open_, open_, (self.url, self.limits), settings)
         except self._library.errors() as error:
+            if _if_killed and any(name in str(error) for name in WATCHED):
+                _if_killed.clear()  # a server on another system, which cannot look
+                return (yield from self._opened())
             if self._at_start and SETTINGS_REFUSED in str(error):
                 self._give_settings(at_start=False)
                 return (yield from self._opened())

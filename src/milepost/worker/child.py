@@ -38,6 +38,7 @@ from milepost.hooks import POINTS, Ended, Hook, HookEvent, Hooks, Made
 from milepost.outcome import Outcome
 from milepost.policy import message_of
 from milepost.records import Claim
+from milepost.store.connections import end_with_process
 from milepost.tracebacks import hidden
 from milepost.worker import warden
 from milepost.worker.execute import Executor, Interrupted
@@ -349,6 +350,7 @@ def main(descriptor: int, crash: int) -> None:
         if kept >= 0:
             os.set_inheritable(kept, False)
     _hear_no_signals()
+    end_with_process()
     if crash >= 0:
         faulthandler.enable(crash)
         faulthandler.register(warden.WHERE, crash, all_threads=False, chain=True)
