@@ -323,7 +323,8 @@ class Runner(Host):
         if place is not None:
             settings = self.settings
             lines = (settings.log_level, settings.log_format) if self.logs_as_command else None
-            return Begin(place, list(sys.argv), self.client.url.address, lines)
+            address = self.client.url.address
+            return Begin(place, list(sys.argv), address, lines, settings.max_payload)
         if needed:
             told = f"job {wanted[0]!r} is" if wanted else "all jobs are"
             raise Invalid(

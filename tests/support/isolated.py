@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -122,6 +123,34 @@ def closes_everything(path: str) -> str:
         first.flush()
         logging.getLogger("shop").warning("not into a file")
     return "?"
+
+
+def _sockets() -> list[int]:
+    with os.scandir("/proc/self/fd") as found:
+        numbers = [int(entry.name) for entry in found]
+    return [number for number in numbers if number > 2 and _is_socket(number)]
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+@app.job(isolate=True, retries=0, timeout=20)
+def writes_where_it_should_not() -> None:
+    for number in _sockets():
+        os.write(number, b"12345")
+    time.sleep(600)
+
+
+@app.job(isolate=True, retries=0, timeout=20)
+def floods(head: str) -> None:
+    for number in _sockets():
+        os.write(number, head.encode("latin-1"))
+        while True:
+            os.write(number, bytes(1 << 20))
 
 
 @app.job(isolate=True, retries=1, retry_delay=0.0, memory=MEMORY)

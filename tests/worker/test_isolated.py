@@ -10,6 +10,7 @@ import pytest_asyncio
 import milepost as mp
 from milepost.address import StoreUrl
 from milepost.observe.verify import verify
+from milepost.worker.pipe import MARK
 from tests.support import isolated
 from tests.support.databases import Backends, everyday_names
 from tests.support.prove import PROVING
@@ -232,6 +233,21 @@ async def test_a_query_ends_with_the_handler_that_was_killed(app, worker, raw):
         done = await job.wait_async(60)
         assert (done.state, done.record.errors) == (mp.JobState.SUCCEEDED, 1), done.error
         assert done.result == 2
+
+
+@ANY
+async def test_bytes_that_a_handler_writes_into_its_connection_end_its_attempt_at_once(app, worker):
+    """The worker took them for a length, and waited for so much, or kept up to a GiB of it."""
+    length = (2**30 - 1).to_bytes(4, "big")
+    jobs = [
+        await isolated.writes_where_it_should_not.submit_async(),
+        await isolated.floods.submit_async(length.decode("latin-1")),
+        await isolated.floods.submit_async((MARK + length).decode("latin-1")),
+    ]
+    for job in jobs:
+        done = await job.wait_async(60)
+        assert (done.error.type, done.error.code) == ("ProcessDied", "crash"), done.error.message
+        assert "no message" in done.error.message
 
 
 @ANY

@@ -36,7 +36,7 @@ from milepost.errors import Invalid
 from milepost.faces import Flow, Wait
 from milepost.hooks import POINTS, Ended, Hook, HookEvent, Hooks, Made
 from milepost.outcome import Outcome
-from milepost.policy import message_of
+from milepost.policy import MESSAGE_LIMIT, message_of
 from milepost.records import Claim
 from milepost.store.connections import end_with_process
 from milepost.tracebacks import hidden
@@ -208,7 +208,8 @@ class RemoteHooks(Hooks):
     def _end(
         self, number: int, seconds: float, told: dict[str, Any], error: BaseException | None
     ) -> None:
-        named = None if error is None else (type(error).__qualname__, hidden(message_of(error)))
+        said = None if error is None else hidden(message_of(error))[:MESSAGE_LIMIT]
+        named = None if said is None else (type(error).__qualname__, said)
         with suppress(Severed):  # whoever sends the outcome notices
             self._pipe.send(HookEnd(number, seconds, told, named))
 

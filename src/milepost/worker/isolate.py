@@ -39,6 +39,7 @@ from milepost.worker.pipe import (
     HookBegin,
     HookBegun,
     HookEnd,
+    Pipe,
     Severed,
 )
 from milepost.worker.processes import (
@@ -125,6 +126,8 @@ class IsolatedLanes(ThreadLanes):
     ) -> None:
         super().__init__(executor, settler, row, threads=processes)
         self._begin_with = begin
+        if begin is not None:
+            Pipe.bound(begin.max_payload)
         self.takes_suspects = True
         """Whether jobs that were not declared so can be isolated too."""
         self._warm: list[IsolatedProcess] = []

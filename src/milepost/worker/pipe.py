@@ -1,14 +1,14 @@
 """What a worker and the process of an isolated job tell each other, and how.
 
-Each message is a frame: its length and its content. Arguments, results and errors cross as they are
-stored, so that nothing has to be picklable.
+Each message is a frame: a mark, its length and its content. Arguments, results and errors cross as
+they are stored, so that nothing has to be picklable.
 """
 
 import os
 import select
 import socket
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,8 +17,15 @@ from milepost.errors import MilepostError
 from milepost.outcome import LogLine, Outcome
 from milepost.records import Claim
 
+MARK = b"\xc1MP\x00"
+"""Begins each frame: a handler that writes into the connection, by mistake, is noticed at once. Its
+first byte is in no text of UTF-8."""
 LENGTH_BYTES = 4
 FRAME_MOST = 2**30
+OTHERS = 16 * 1024**2
+"""What a message may hold besides arguments or results: lines, a traceback, counts."""
+PAYLOADS = 4
+"""So many times the largest result a message may be, and `OTHERS`."""
 PART = 1 << 18
 
 
@@ -45,6 +52,8 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     """The store's address, with its password: it crosses the pipe alone."""
     logging: tuple[str, str] | None
     """The level and the format of lines, where a command writes them."""
+    max_payload: int
+    """How many bytes the result of a job may have."""
 
     def __repr__(self) -> str:
         return f"<how {self.place.module}:{self.place.attribute} is imported>"
@@ -139,6 +148,18 @@ class Pipe:
     one may hold a copy of its end, and keep it open.
     """
 
+    _most: ClassVar[int] = FRAME_MOST
+    _payload: ClassVar[int] = 0
+
+    @classmethod
+    def bound(cls, payload: int) -> None:
+        """Refuse messages that are larger than any with such a result; several apps may say so.
+
+        A worker does: what it reads may have been written by a handler.
+        """
+        cls._payload = max(cls._payload, payload)
+        cls._most = min(FRAME_MOST, OTHERS + PAYLOADS * cls._payload)
+
     def __init__(self, connection: socket.socket, until: int | None = None) -> None:
         self._socket = connection
         self._waiting: Any = None
@@ -167,7 +188,7 @@ class Pipe:
             # A handler may have closed everything, and opened a file of its own under this number.
             if _identity(self._socket.fileno()) != self._identity:
                 raise Severed("the connection was closed here")
-            self._socket.sendall(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+            self._socket.sendall(MARK + len(data).to_bytes(LENGTH_BYTES, "big") + data)
         except OSError as error:
             raise Severed(f"the connection is closed: {error}") from error
         finally:
@@ -176,9 +197,11 @@ class Pipe:
 
     def read(self) -> Message:
         """Read a message, or raise `Severed`."""
-        length = int.from_bytes(self._exactly(LENGTH_BYTES), "big")
-        if length > FRAME_MOST:
+        if self._exactly(len(MARK)) != MARK:
             raise Severed("what came over the connection is no message")
+        length = int.from_bytes(self._exactly(LENGTH_BYTES), "big")
+        if length > self._most:
+            raise Severed(f"what came over the connection is no message: {length:,} bytes long")
         try:
             message: Message = _decoder.decode(self._exactly(length))
         except msgspec.MsgspecError as error:
