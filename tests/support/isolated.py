@@ -196,6 +196,34 @@ def leaves_a_process() -> list[int]:
     return [os.getpid(), left.pid]
 
 
+@app.job(isolate=True)
+def leaves_an_alarm(timer: int) -> int:
+    signal.setitimer(timer, 0.5, 0.1)
+    return os.getpid()
+
+
+@app.job(isolate=True, retries=0)
+def works_for(seconds: float) -> int:
+    until = time.thread_time() + seconds  # two of the three timers count processor time
+    while time.thread_time() < until:
+        pass
+    return os.getpid()
+
+
+@app.job(isolate=True)
+def closes_its_output() -> int:
+    print("not into the next job's files")  # kept by Python, and not written yet
+    os.close(1)
+    os.close(2)
+    return os.getpid()
+
+
+@app.job(isolate=True)
+def opens_a_file() -> list[int]:
+    with Path(os.devnull).open() as file:
+        return [os.getpid(), file.fileno()]
+
+
 @app.job(isolate=True, retries=2, retry_delay=0.0)
 def uses_everything(ctx: mp.Context, name: str) -> dict[str, Any]:
     steps = [ctx.step("one", lambda: ctx.attempt), ctx.step("two", _twice, 21, transaction=True)]

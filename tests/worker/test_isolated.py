@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -277,6 +278,29 @@ async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker)
     assert (await run.wait_async(60)).report == 2 + 4
     grown = await (await isolated.grows_once.submit_async()).wait_async(60)
     assert (grown.result, grown.record.errors) == (2, 1), "by policy"
+
+
+@ANY
+async def test_a_timer_that_a_handler_left_does_not_end_the_next_job(app, worker):
+    """Its process was killed by SIGALRM under the next attempt, which failed for it."""
+    for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):
+        left = await (await isolated.leaves_an_alarm.submit_async(int(timer))).wait_async(60)
+        after = await (await isolated.works_for.submit_async(0.7)).wait_async(60)
+        assert after.state == mp.JobState.SUCCEEDED, after.error.message
+        assert after.result != left.result
+
+
+@ANY
+async def test_output_that_a_handler_closed_is_not_what_the_next_one_opens(app, worker):
+    """The next job's connection to the store was where its output went, too."""
+    closed = await (await isolated.closes_its_output.submit_async()).wait_async(60)
+    assert closed.state == mp.JobState.SUCCEEDED, closed.error.message
+    after = await (await isolated.opens_a_file.submit_async()).wait_async(60)
+    pid, number = after.result
+    assert number > 2
+    assert pid != closed.result
+    again = await (await isolated.opens_a_file.submit_async()).wait_async(60)
+    assert again.result[0] == pid, "nothing is replaced that was left as it was"
 
 
 @ANY

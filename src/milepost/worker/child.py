@@ -57,6 +57,7 @@ from milepost.worker.pipe import (
     Report,
     Severed,
     Stop,
+    identity,
 )
 
 REPORT_SECONDS = 0.1
@@ -66,6 +67,10 @@ MAIN = "__mp_main__"
 """The name that the program's own module is imported under, as by `multiprocessing`."""
 LOGGING = "milepost.cli.logs"
 OOM_SCORE = "1000"
+STREAMS = (0, 1, 2)
+"""The descriptors of input and output: whichever of them is closed, the next file opened gets."""
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+"""Each ends the process, whichever job it runs then, unless a handler hears its signal."""
 
 T = TypeVar("T")
 _kept = ExitStack()
@@ -233,6 +238,7 @@ class Child:
         self._running: tuple[int, ChildContext] | None = None
         self._task: asyncio.Task[Outcome] | None = None
         self._runner: asyncio.Runner | None = None
+        self._before = Surroundings()
 
     def run(self) -> None:
         """Run what comes until the worker is gone."""
@@ -247,9 +253,9 @@ class Child:
             self._running = attempt.number, context
             result = copy_context().run(self._called, attempt, context)
             self._running = None
-            _flush()
+            left = self._before.restore() or _has_children()
             report = reporter.taken(context)
-            self._pipe.send(Done(attempt.number, result, report, held(), _has_children()))
+            self._pipe.send(Done(attempt.number, result, report, held(), left))
 
     def _called(self, attempt: Attempt, context: ChildContext) -> Outcome:
         by = attempt.caller
@@ -335,10 +341,23 @@ def _has_children() -> bool:
     return True
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
+class Surroundings:
+    """The parts of the process that every attempt shares, as they were before the first."""
+
+    def __init__(self) -> None:
+        self._streams = [identity(number) for number in STREAMS]
+        self._timers = [timer for timer in TIMERS if any(signal.getitimer(timer))]
+
+    def restore(self) -> bool:
+        """Stop timers, and write output; tell whether anything was not as before."""
+        left = [timer for timer in TIMERS if timer not in self._timers]
+        stopped = [any(signal.setitimer(timer, 0)) for timer in left]
+        same = [identity(number) == was for number, was in zip(STREAMS, self._streams, strict=True)]
+        for is_same, stream in zip(same[1:], (sys.stdout, sys.stderr), strict=True):
+            if is_same:  # it may be the store's connection that has this number now
+                with suppress(Exception):
+                    stream.flush()
+        return any(stopped) or not all(same)
 
 
 # Beginning

@@ -105,7 +105,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     held: int = 0
     """How many bytes the process holds now."""
     left: bool = False
-    """Whether the attempt has left processes behind."""
+    """Whether the attempt has left behind what the next one would run into."""
 
 
 class HookBegin(msgspec.Struct, frozen=True, tag=True):
@@ -171,7 +171,7 @@ class Pipe:
                 self._waiting.register(descriptor, select.POLLIN)
         self._buffer = bytearray()
         self._writing = threading.Lock()
-        self._identity = _identity(connection.fileno())
+        self._identity = identity(connection.fileno())
         self._process = os.getpid()
 
     def send(self, message: Message, *, blocking: bool = True) -> bool:
@@ -186,7 +186,7 @@ class Pipe:
             return False
         try:
             # A handler may have closed everything, and opened a file of its own under this number.
-            if _identity(self._socket.fileno()) != self._identity:
+            if identity(self._socket.fileno()) != self._identity:
                 raise Severed("the connection was closed here")
             self._socket.sendall(MARK + len(data).to_bytes(LENGTH_BYTES, "big") + data)
         except OSError as error:
@@ -235,7 +235,8 @@ class Pipe:
         self._socket.close()
 
 
-def _identity(descriptor: int) -> Any:
+def identity(descriptor: int) -> Any:
+    """Tell which file a descriptor is; None: none."""
     try:
         found = os.fstat(descriptor)
     except OSError:
