@@ -35,7 +35,6 @@ SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 HAS_PROC = os.path.exists("/proc/self/stat")  # noqa: PTH110 - nothing else is imported for it
-GONE = "ZX"
 
 Sample = tuple[int, str, float, int]
 """A process: its parent, its state, its processor time with that of ended children, its bytes."""
@@ -52,7 +51,19 @@ def sample(pid: int | str) -> Sample | None:
     if len(words) < 22:  # noqa: PLR2004 - a process that is going away
         return None
     spent = sum(map(int, words[11:15])) / TICKS
-    return int(words[1]), words[0].decode(), spent, int(words[21]) * PAGE
+    held, state = int(words[21]) * PAGE, words[0].decode()
+    if state == "Z" and not held:
+        held = _held_by_threads(pid)
+    return int(words[1]), state, spent, held
+
+
+def _held_by_threads(pid: int | str) -> int:
+    """Read what a process holds whose main thread has ended: its other threads know."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as above
+            if thread != str(pid) and (found := sample(f"{pid}/task/{thread}")) and found[3]:
+                return found[3]
+    return 0
 
 
 def children(pid: int) -> list[int] | None:
@@ -98,6 +109,18 @@ def _scanned(pid: int) -> Iterator[int]:
         for child in below.get(waiting.pop(), ()):
             yield child
             waiting.append(child)
+
+
+def kill_all(pids: list[int]) -> None:
+    """Kill processes, each with its group: a process that forks and ends cannot outrun that."""
+    own = os.getpgrp()
+    for pid in pids:
+        with suppress(OSError):  # gone, or another user's
+            group = os.getpgid(pid)
+            if group > 1 and group != own:  # -1 would be everybody
+                os.killpg(group, signal.SIGKILL)
+        with suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def prctl(option: int, value: int) -> None:
@@ -236,15 +259,15 @@ class Warden:
 
     # The end
 
-    def _reap(self) -> None:
-        """Take note of processes that have ended: ours, and orphans."""
+    def _reap(self) -> bool:
+        """Take note of processes that have ended: ours, and orphans; True when none is left."""
         while True:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return True
             if pid == 0:
-                return
+                return False
             if pid == self._pid:
                 self._status = self._process.returncode = os.waitstatus_to_exitcode(status)
             else:
@@ -252,42 +275,23 @@ class Warden:
 
     def _ask_where(self) -> None:
         """Have it write where it is, and die; one that does not is killed in a moment."""
-        _send(WHERE, [self._pid])
+        with suppress(OSError):
+            os.kill(self._pid, WHERE)
         until = time.monotonic() + WHERE_SECONDS
         while self._status is None and time.monotonic() < until:
             time.sleep(0.001)
             self._reap()
 
     def _kill(self) -> None:
-        """Kill everything that is left: stop it first, so that nothing multiplies meanwhile."""
+        """Kill everything that is left, until nothing is."""
         if not HAS_PROC:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
         until = time.monotonic() + KILL_SECONDS
-        # A dying one may be no process any more, and not yet reaped: its threads end one by one.
-        while ((living := self._living()) or self._status is None) and time.monotonic() < until:
-            stopped: set[int] = set()
-            while new := [pid for pid in living if pid not in stopped]:
-                _send(signal.SIGSTOP, new)
-                stopped.update(new)
-                living = self._living()
-            _send(signal.SIGKILL, stopped)
-            time.sleep(0.001)
-            self._reap()
-        self._reap()
-
-    def _living(self) -> list[int]:
-        if not HAS_PROC:
-            self._reap()
-            return [] if self._status is not None else [self._pid]
-        found = [(pid, sample(pid)) for pid in descendants(os.getpid())]
-        return [pid for pid, one in found if one is not None and one[1] not in GONE]
-
-
-def _send(number: int, pids: "list[int] | set[int]") -> None:
-    for pid in pids:
-        with suppress(OSError):  # gone, or another user's
-            os.kill(pid, number)
+        # A look at /proc may miss a process; that we have no child left, orphans included, is sure.
+        while not self._reap() and time.monotonic() < until:
+            kill_all(descendants(os.getpid()) if HAS_PROC else [self._pid])
+            time.sleep(0.0002)
 
 
 def main() -> None:
