@@ -4,6 +4,7 @@ import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -158,3 +159,20 @@ def test_what_a_process_holds_counts_though_its_main_thread_has_ended():
         told = held.told()
         assert (told["why"], told["held"] > 100_000_000) == ("memory", True)
         assert held.is_over()
+
+
+def test_what_a_handler_started_ends_with_a_warden_that_the_worker_kills():
+    """A warden that is overdue: its handler may have stopped it."""
+    with closing(Held(STARTS.format(leave="os.setsid"))) as held:
+        held.wait_ready()
+        os.kill(held.warden._pid, signal.SIGSTOP)
+        held.warden.kill()
+        assert held.is_over(1)
+
+
+def test_what_a_handler_started_ends_with_a_warden_that_somebody_kills():
+    with closing(Held(STARTS.format(leave="os.setpgrp"))) as held:
+        held.wait_ready()
+        os.kill(held.warden._pid, signal.SIGKILL)
+        held.warden.close()
+        assert held.is_over(1)

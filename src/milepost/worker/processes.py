@@ -120,10 +120,14 @@ class Spawned:
                 os.write(self._input, data)
 
     def kill(self) -> None:
-        """Kill it."""
-        with self._lock, suppress(OSError):
-            if self._is_running:
+        """Kill it, and what descends from it: later nothing would tell whose that was."""
+        with self._lock:
+            if not self._is_running:
+                return
+            below = warden.descendants(self._pid)
+            with suppress(OSError):
                 os.kill(self._pid, signal.SIGKILL)
+            warden.kill_all(below)
 
     def close(self) -> None:
         """End its input, and wait for its end, which is not far."""
@@ -139,8 +143,12 @@ class Spawned:
 
     def _ended(self) -> bool:
         with self._lock, suppress(ChildProcessError):
-            if self._is_running and os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-                return False
+            if self._is_running:
+                pid, status = os.waitpid(self._pid, os.WNOHANG)
+                if pid == 0:
+                    return False
+                if status != 0:  # somebody killed it before it had killed the others
+                    warden.kill_session(self._pid)
         self._is_running = False
         return True
 

@@ -123,6 +123,24 @@ def kill_all(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def kill_session(leader: int) -> None:
+    """Kill what is left of a session; while any is, its leader's number names no other."""
+    until = time.monotonic() + KILL_SECONDS
+    known: set[int] = set()
+    while (new := _members(leader) - known) and time.monotonic() < until:
+        kill_all(list(new))
+        known |= new
+
+
+def _members(session: int) -> set[int]:
+    found = set()
+    for name in os.listdir("/proc") if HAS_PROC else ():  # noqa: PTH208
+        with suppress(ValueError, OSError):
+            if os.getsid(int(name)) == session:
+                found.add(int(name))
+    return found
+
+
 def prctl(option: int, value: int) -> None:
     """Ask something of the kernel, where it is Linux."""
     with suppress(OSError, AttributeError):
