@@ -284,6 +284,7 @@ class Claimer:
         line = limited.line(began, beyond=beyond)
         if not line:
             return [], STRIPES
+        most = 1 if limited.takes_one else most
         reach = limited.reach(most)
         claims, look = await self._driver.run(
             limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds

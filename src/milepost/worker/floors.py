@@ -1,5 +1,6 @@
 """The floors of the lines that a worker claims from: below them no job was left."""
 
+import random
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,6 +14,8 @@ RESCAN_TIMES, RESCAN_MOST_SECONDS = 200, 5.0
 """A look at the bottom comes again after so many times what it took, at the latest then."""
 COSTLY_SECONDS = 0.005
 """Where it took longer, dead entries are walked: nobody looks there because nothing was met."""
+AT_ONCE = 4
+"""How many queues a look from the floors has, in turns: each of them has ten priorities."""
 AGED = 7
 """One claim in so many begins with the lowest priority: each gets an eighth of all at least."""
 HINTS = 4
@@ -60,6 +63,7 @@ class Floors:
     def know(self, queues: Iterable[str]) -> None:
         """Learn which queues there are."""
         self._queues = list(queues)
+        self._unseen = {place for place in self._unseen if place[0] in self._queues}
 
     def expect(self, queues: Iterable[str]) -> None:
         """Take a hint: these have new jobs."""
@@ -90,15 +94,14 @@ class Floors:
         self.whole = self.due(now)
         self.whole_next = False
         self._turn += 1
-        aged, turn = divmod(self._turn, AGED)
-        if turn == 0:
-            self.whole = False  # it names every place, but it is no look at the bottom
-            self._line = self._ordered(self._everywhere(), turn=aged, sign=1)
+        if self._turn % AGED == 0:
+            self.whole = False  # it is no look at the bottom, though it may be time for one
+            self._line = _in_turns(self._everywhere(), sign=1, queues=AT_ONCE)
+        elif self.whole:
+            self._due = now + RESCAN_SECONDS
+            self._line = _in_turns(dict.fromkeys(self._everywhere(), 0))
         else:
-            if self.whole:
-                self._due = now + RESCAN_SECONDS
-            places = dict.fromkeys(self._everywhere(), 0) if self.whole else self._from_floors()
-            self._line = self._ordered(places, turn=self._turn - aged, sign=-1)
+            self._line = _in_turns(self._from_floors(), queues=AT_ONCE)
         return self._line
 
     def beyond(self, place: Place, floor: int, past: int) -> list[Line]:
@@ -121,15 +124,6 @@ class Floors:
 
     def _unseen_floors(self) -> dict[Place, int]:
         return {place: 0 for place in self._unseen if place not in self._floors}
-
-    def _ordered(self, floors: Mapping[Place, int], *, turn: int, sign: int) -> list[Line]:
-        """Put places in order: by priority, the highest first or last, and the queues in turns."""
-        first = turn % len(self._queues) if self._queues else 0
-        ranks = {q: rank for rank, q in enumerate([*self._queues[first:], *self._queues[:first]])}
-        ordered = sorted(
-            floors.items(), key=lambda item: (sign * item[0][1], ranks.get(item[0][0], len(ranks)))
-        )
-        return [Line(queue, priority, floor) for (queue, priority), floor in ordered]
 
     def _known(self) -> dict[Place, int]:
         """Give the floors; where nothing was met, each queue's last place has one too."""
@@ -180,6 +174,22 @@ class Floors:
             return set(places)
         last = max((places.index(place) for place in met if place in places), default=-1)
         return set(places[: last + 1])
+
+
+def _in_turns(
+    floors: Mapping[Place, int], *, sign: int = -1, queues: int | None = None
+) -> list[Line]:
+    """Put places in order: by priority, the highest first or last, and the queues in turns.
+
+    With a number of `queues` only so many of them are named. Chance decides whose turn it is: in a
+    fixed order one of two would have all large claims where these take turns with small ones.
+    """
+    named = sorted({queue for queue, _ in floors})
+    random.shuffle(named)
+    ranks = {queue: rank for rank, queue in enumerate(named[:queues])}
+    places = [place for place in floors if place[0] in ranks]
+    places.sort(key=lambda place: (sign * place[1], ranks[place[0]]))
+    return [Line(*place, floors[place]) for place in places]
 
 
 def _in_fixed_order(place: Place) -> tuple[int, str]:

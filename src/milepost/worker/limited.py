@@ -21,12 +21,13 @@ so many that they take no longer than this; longer where it takes most of the jo
 because in smaller ones each job would cost more."""
 FADE, PROBE = 0.8, 4
 """How much of a look counts after the next one; one in so many is half as large, to compare."""
-SWEEP = 512
+SWEEP = 256
 """How many jobs a look behind blocked ones has: at each of them it is seen whether it may start."""
-SWEEPS, SWEEP_SHARE = 4, 0.05
+SWEEPS, SWEEP_SHARE = 8, 0.05
 """Where nothing else may start, so many of them follow each other, for this share of the time."""
-SWEEP_TURN = 8
-"""One look in so many goes there, though others find jobs."""
+SWEEP_TURN = 32
+"""One look in so many goes there, though others find jobs; it takes one, because older jobs of its
+key may be free by now."""
 NEWEST = 8
 """The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
 FREED_MOST = 1_000
@@ -100,6 +101,8 @@ class LimitedLine:
         self._sweeps = False
         """Whether this look does so."""
         self._sweep_at = 0.0
+        self.takes_one = False
+        """Whether this look is for one job, however many slots are free."""
 
     def must_ask(self, now: float, *, idle: bool) -> bool:
         """Tell whether to ask for rules: there were none a while ago, or nothing is to do."""
@@ -125,7 +128,8 @@ class LimitedLine:
         unknown here. One look in so many goes there in any case.
         """
         self._turn += 1
-        self._sweeps = self.hides and (beyond or self._turn % SWEEP_TURN == 0)
+        self.takes_one = self.hides and not beyond and self._turn % SWEEP_TURN == 0
+        self._sweeps = self.hides and (beyond or self.takes_one)
         if self._sweeps and self._beyond is not None:
             return self.floors.beyond(*self._beyond)
         return self.floors.line(now)
@@ -189,8 +193,9 @@ class LimitedLine:
     ) -> None:
         """Learn from the claims of a look, from how it went, and from its time."""
         if not self._sweeps:
-            whole = look.front < reach.front and look.locked == STRIPES
-            last = None if look.last is None else look.last[:2]
+            through = look.front < reach.front
+            whole = through and look.locked == STRIPES and len(claims) < self._asked
+            last = None if through or look.last is None else look.last[:2]
             self.floors.learn(claims, came_to_end=whole, last=last, began=began, ended=ended)
         self.learn(look, reach, taken=len(claims))
 
