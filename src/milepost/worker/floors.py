@@ -35,8 +35,8 @@ class Floors:
     priority that the last look at the bottom did not meet has a floor too, where numbers stood a
     look before: later jobs are younger. Places that it did not come to, because it had enough jobs
     before, are looked at from the bottom until a look comes to them.
-    The queues take turns at being the first of their priority. Now and then the lowest priority
-    comes first, so that none starves behind higher ones.
+    The queues take turns at being the first of their priority, and a look from the floors has a few
+    of them. Now and then the lowest priority comes first, so that none starves behind higher ones.
     To ask which queues have work takes a query of its own: after a hint the queue that it named is
     looked at, and only when that is empty it is asked.
     """

@@ -193,10 +193,11 @@ class LimitedLine:
     ) -> None:
         """Learn from the claims of a look, from how it went, and from its time."""
         if not self._sweeps:
-            through = look.front < reach.front
-            whole = through and look.locked == STRIPES and len(claims) < self._asked
-            last = None if through or look.last is None else look.last[:2]
-            self.floors.learn(claims, came_to_end=whole, last=last, began=began, ended=ended)
+            # In a queue with a limit of its own, jobs without a key are not among the front.
+            front_ended = look.front < reach.front
+            ended_all = front_ended and look.locked == STRIPES and len(claims) < self._asked
+            last = None if front_ended or look.last is None else look.last[:2]
+            self.floors.learn(claims, came_to_end=ended_all, last=last, began=began, ended=ended)
         self.learn(look, reach, taken=len(claims))
 
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
