@@ -1,6 +1,7 @@
 """Where a claimer looks, and in which order."""
 
 import sys
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,3 +167,34 @@ def test_of_many_full_queues_a_look_names_a_few_in_turn():
         assert len({place.queue for place in line}) <= AT_ONCE
         seen |= {place.queue for place in line}
     assert len(seen) == 20
+
+
+def test_full_queues_take_turns_by_the_jobs_that_they_have_had():
+    """Chance alone gave one of three nothing in 300 jobs, at times."""
+    for _ in range(20):
+        floors = Floors()
+        floors.know("abc")
+        had = Counter()
+        for seq in range(30):
+            line = floors.line(seq * 0.01)
+            first, most = line[0].queue, 1 + 63 * (seq % 2)
+            floors.learn(
+                [claimed(seq, queue=first)] * most, came_to_end=False, began=0.0, ended=0.0
+            )
+            had[first] += most
+        assert max(had.values()) - min(had.values()) <= 4 * 64, had
+
+
+def test_what_a_queue_had_long_ago_gives_others_no_right_to_come_first():
+    floors = Floors()
+    floors.know(["late"])
+    floors.line(0.0)
+    floors.learn([claimed(1, queue="late")] * 1000, came_to_end=False, began=0.0, ended=0.0)
+    floors.know(["late", "new"])
+    turns = []
+    for look in range(200):
+        queue = floors.line(look * 0.01)[0].queue
+        floors.learn([claimed(look, queue=queue)] * 10, came_to_end=False, began=0.0, ended=0.0)
+        turns.append(queue)
+    assert turns.index("late") < 60
+    assert 65 <= turns[-140:].count("late") <= 75

@@ -2,6 +2,7 @@
 
 import random
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from milepost.options import HIGHEST
@@ -20,6 +21,8 @@ AGED = 7
 """One claim in so many begins with the lowest priority: each gets an eighth of all at least."""
 HINTS = 4
 """How many queues are worth a look before it is asked which ones have work."""
+REMEMBERED = 0.9
+"""How much of what a queue has had still counts a look later: what is long past does not."""
 
 
 Place = tuple[str, int]
@@ -59,6 +62,8 @@ class Floors:
         self._allowed = 0.0
         self.whole = self.whole_next = False
         self._turn = 0
+        self._had: dict[str, float] = {}
+        """How many jobs of each queue the last looks have taken."""
 
     def know(self, queues: Iterable[str]) -> None:
         """Learn which queues there are."""
@@ -96,12 +101,12 @@ class Floors:
         self._turn += 1
         if self._turn % AGED == 0:
             self.whole = False  # it is no look at the bottom, though it may be time for one
-            self._line = _in_turns(self._everywhere(), sign=1, queues=AT_ONCE)
+            self._line = self._in_turns(self._everywhere(), sign=1, queues=AT_ONCE)
         elif self.whole:
             self._due = now + RESCAN_SECONDS
-            self._line = _in_turns(dict.fromkeys(self._everywhere(), 0))
+            self._line = self._in_turns(dict.fromkeys(self._everywhere(), 0))
         else:
-            self._line = _in_turns(self._from_floors(), queues=AT_ONCE)
+            self._line = self._in_turns(self._from_floors(), queues=AT_ONCE)
         return self._line
 
     def beyond(self, place: Place, floor: int, past: int) -> list[Line]:
@@ -163,6 +168,7 @@ class Floors:
         if self._unseen:
             met = {last} if last else {(claim.queue, claim.priority) for claim in claims}
             self._unseen -= self._up_to(None if came_to_end else met)
+        self._count(claims)
         self._top = max((self._top, *(claim.queued_seq for claim in claims)))
         # The oldest of each place comes first, and so has the last word here.
         self._floors.update({(c.queue, c.priority): c.queued_seq for c in reversed(claims)})
@@ -175,21 +181,27 @@ class Floors:
         last = max((places.index(place) for place in met if place in places), default=-1)
         return set(places[: last + 1])
 
+    def _in_turns(
+        self, floors: Mapping[Place, int], *, sign: int = -1, queues: int | None = None
+    ) -> list[Line]:
+        """Put places in order: by priority, the highest first or last, and the queues in turns.
 
-def _in_turns(
-    floors: Mapping[Place, int], *, sign: int = -1, queues: int | None = None
-) -> list[Line]:
-    """Put places in order: by priority, the highest first or last, and the queues in turns.
+        With a number of `queues` only so many of them are named, by chance. The one that has had
+        the fewest jobs comes first: large claims may take turns with small ones.
+        """
+        named = sorted({queue for queue, _ in floors})
+        random.shuffle(named)
+        named = sorted(named[:queues], key=lambda queue: self._had.get(queue, 0.0))
+        ranks = {queue: rank for rank, queue in enumerate(named)}
+        places = [place for place in floors if place[0] in ranks]
+        places.sort(key=lambda place: (sign * place[1], ranks[place[0]]))
+        return [Line(*place, floors[place]) for place in places]
 
-    With a number of `queues` only so many of them are named. Chance decides whose turn it is: in a
-    fixed order one of two would have all large claims where these take turns with small ones.
-    """
-    named = sorted({queue for queue, _ in floors})
-    random.shuffle(named)
-    ranks = {queue: rank for rank, queue in enumerate(named[:queues])}
-    places = [place for place in floors if place[0] in ranks]
-    places.sort(key=lambda place: (sign * place[1], ranks[place[0]]))
-    return [Line(*place, floors[place]) for place in places]
+    def _count(self, claims: Sequence[Claim]) -> None:
+        """Count what each queue has had, and forget what is long past."""
+        counted = Counter(claim.queue for claim in claims)
+        had = {queue: jobs * REMEMBERED for queue, jobs in self._had.items() if jobs > 0.1}
+        self._had = {queue: had.get(queue, 0.0) + counted[queue] for queue in {*had, *counted}}
 
 
 def _in_fixed_order(place: Place) -> tuple[int, str]:
