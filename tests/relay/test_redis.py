@@ -88,6 +88,14 @@ class TestRedis(BrokerSuite):
             left = await client.xinfo_consumers(subject, "name")
         assert [(c["name"], c["pending"]) for c in left] == [(b"returned", 2)]
 
+    async def test_what_was_given_back_waits_and_is_not_in_flight(self, broker, subject):
+        await sent(broker, subject, 3)
+        [first, second] = await received(broker, subject, 2, most=2)
+        await first.again(0)
+        await second.again(60)
+        lag = await broker.lag(subject, name="name", seconds=5)
+        assert (lag.waiting, lag.in_flight) == (2, 1)
+
     async def test_messages_of_other_programs_need_no_id_and_no_headers(
         self, server, broker, subject
     ):

@@ -145,8 +145,11 @@ class Redis:
             waiting = told.get("lag")
             if waiting is None:  # it does not know, since entries were deleted: of one group's
                 waiting = max(length - told["pending"], 0)
-            again = sum(1 for entry in held if entry[3] > 1)
-            return Lag(waiting=waiting, in_flight=told["pending"], redelivered=again)
+            # What was given back, or held by one that died, is for the next to take.
+            back = sum(1 for _, _, idle, _ in held if idle >= self._idle_ms)
+            again = sum(1 for _, _, _, deliveries in held if deliveries > 1)
+            in_flight = told["pending"] - back
+            return Lag(waiting=waiting + back, in_flight=in_flight, redelivered=again)
 
     async def close(self) -> None:
         """Give back what is in hand and hang up; the next use connects anew, and at once."""

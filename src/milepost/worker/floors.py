@@ -22,7 +22,8 @@ AGED = 7
 HINTS = 4
 """How many queues are worth a look before it is asked which ones have work."""
 REMEMBERED = 0.9
-"""How much of what a queue has had still counts a look later: what is long past does not."""
+FORGOTTEN = 0.1
+"""How much of what a queue has had still counts a look later, and what counts no more."""
 
 
 Place = tuple[str, int]
@@ -200,7 +201,7 @@ class Floors:
     def _count(self, claims: Sequence[Claim]) -> None:
         """Count what each queue has had, and forget what is long past."""
         counted = Counter(claim.queue for claim in claims)
-        had = {queue: jobs * REMEMBERED for queue, jobs in self._had.items() if jobs > 0.1}
+        had = {queue: jobs * REMEMBERED for queue, jobs in self._had.items() if jobs > FORGOTTEN}
         self._had = {queue: had.get(queue, 0.0) + counted[queue] for queue in {*had, *counted}}
 
 
