@@ -577,6 +577,31 @@ async def test_blocked_jobs_hide_no_job_behind_many_of_a_kind_unknown_here_l15(
 
 
 @pytest.mark.both_stores
+def test_a_drain_ends_with_nothing_that_may_start_behind_blocked_jobs(database, app):
+    """It ended after eight looks behind them: 2,048 jobs."""
+    ran: list[str] = []
+
+    @app.job(limit=mp.Limit(5, key="who", name="shared"))
+    def mine(who: str) -> None:
+        ran.append(who)
+
+    @app.job(limit=mp.Limit(1, key="who", name="blocked"))
+    def blocked(who: str) -> None: ...
+
+    with closing(mp.App(database.url)) as elsewhere:
+
+        @elsewhere.job(limit=mp.Limit(5, key="who", name="shared"))
+        def theirs(who: str) -> None: ...
+
+        blocked.options(priority=9).submit_many([(f"y{n}",) for n in range(5_000)])
+        app.limits.set("blocked", most=0, reason="they wait")
+        theirs.submit_many([("a",)] * 100)
+        mine.submit_many([("a",), ("a",)])
+    app.drain()
+    assert ran == ["a", "a"]
+
+
+@pytest.mark.both_stores
 async def test_many_blocked_keys_hide_none_that_may_start_l21(app, working, until):
     """Not among the newest jobs, it waited for its turn in the order of keys: seconds."""
     app.settings = app.settings.chosen(poll_max=2.0)

@@ -455,8 +455,11 @@ class Claimer:
     def must_look_again(self) -> bool:
         """Ask for a look at the bottom if the last was none; False once there was one.
 
-        A look from the floors says nothing of queues that were not met before.
+        A look from the floors says nothing of queues that were not met before, and one at blocked
+        jobs nothing of those behind them.
         """
+        if self._limited.must_sweep():
+            return True
         known = [self._floors, *([self._limited.floors] if self._limited.known else [])]
         if all(floors.whole for floors in known) or self._rescan_asked:
             return False

@@ -100,6 +100,9 @@ class LimitedLine:
         number and its rowid."""
         self._sweeps = False
         """Whether this look does so."""
+        self._swept = self._sweeps_all = False
+        """Whether such looks have come to the end since a job was last taken or a lease ended, and
+        whether those under way will have."""
         self._sweep_at = 0.0
         self.takes_one = False
         """Whether this look is for one job, however many slots are free."""
@@ -114,6 +117,8 @@ class LimitedLine:
     def free(self, keys: dict[Freed, None]) -> None:
         """Remember keys under which a lease has ended: a job that was blocked may start."""
         self.waiting = self.waiting or (self.blocked and bool(keys))
+        self._swept = self._swept and not keys
+        self._sweeps_all = self._sweeps_all and not keys
         if self._share == 1.0:
             return
         self._freed.update(keys)
@@ -142,6 +147,11 @@ class LimitedLine:
     def sweeps(self, now: float) -> int:
         """Say how many looks behind blocked jobs are worth their time now."""
         return SWEEPS if self.hides and now >= self._sweep_at else 0
+
+    def must_sweep(self) -> bool:
+        """Ask for such looks at once if they have not come to the end; False once they have."""
+        self._sweep_at = 0.0
+        return self.hides and not self._swept
 
     def swept(self, began: float, ended: float) -> None:
         """Learn how long they took."""
@@ -203,7 +213,7 @@ class LimitedLine:
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn from how a look went."""
         self._learn_cost(look, taken=taken)
-        self._learn_end(look, reach)
+        self._learn_end(look, reach, taken=taken)
         self._learn_stripes(look, reach, taken=taken)
         if self._sweeps:
             self.waiting = self.waiting or taken > 0
@@ -225,12 +235,14 @@ class LimitedLine:
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
 
-    def _learn_end(self, look: Look, reach: Reach) -> None:
+    def _learn_end(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn where to go on behind the jobs looked at: to the end, where many were blocked."""
         begins = self._beyond is None and self._is_crowded(look)
+        self._swept = self._swept and not taken
+        self._sweeps_all = not taken and (begins or self._sweeps_all)
         if look.front < reach.front:
             if self._sweeps:
-                self._beyond = None
+                self._beyond, self._swept = None, self._sweeps_all
         elif look.last is not None and (self._sweeps or begins):
             queue, priority, number, rowid = look.last
             self._beyond = (queue, priority), number, rowid
