@@ -10,6 +10,7 @@ import time
 import types
 import warnings
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import structlog
@@ -19,6 +20,7 @@ from milepost.cli.logs import logging_as
 from milepost.config import Settings
 from milepost.store import workers
 from milepost.telemetry import Log
+from milepost.worker import heartbeat
 
 pytestmark = [pytest.mark.in_turn, pytest.mark.filterwarnings("default:old:UserWarning")]
 
@@ -74,6 +76,31 @@ def test_what_ends_well_or_asks_to_be_run_later_is_not_told(app, capsys):
 
     wait.submit()
     app.drain()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_worker_that_ends_while_it_connects_for_its_lease_says_nothing(app, capsys, monkeypatch):
+    """It said that its own lease was not renewed, because it had hung up itself."""
+    begun, may_connect, connect = threading.Event(), threading.Event(), heartbeat.open_driver
+
+    def slowly(*args: Any, **named: Any) -> Any:
+        begun.set()
+        may_connect.wait(30)
+        return connect(*args, **named)
+
+    monkeypatch.setattr(heartbeat, "open_driver", slowly)
+    app.settings = app.settings.chosen(heartbeat=0.01)
+
+    @app.job
+    def wait() -> None:
+        begun.wait(30)
+
+    wait.submit()
+    app.drain()
+    may_connect.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("milepost-heartbeat-"):
+            thread.join(30)
     assert capsys.readouterr() == ("", "")
 
 

@@ -221,6 +221,8 @@ class Lease:
         except LeaseLost:
             self.lost = True
         except Exception as error:  # noqa: BLE001 - a heartbeat that ended would lose every job
+            if self._stop.is_set():
+                return False  # we hung up ourselves
             left = max(0.0, self._until - time.monotonic())
             self._trouble.warning(
                 "lease not renewed, trying again", error=repr(error), ends_in=f"{left:.0f} s"
