@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.prove, pytest.mark.timeout(3600)]
 def plan() -> Chaos:
     if PROVING:
         return Chaos(jobs=60_000, keys=8, kills=150, pauses=12, changes=60, concurrency=40)
-    return Chaos(jobs=1_200, keys=4, kills=4, pauses=1, changes=3, workers=3, concurrency=20)
+    return Chaos(jobs=600, keys=4, kills=4, pauses=1, changes=3, workers=3, concurrency=20)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from test_host_limits import Counted
 
 import milepost as mp
 from milepost.client import acting
+from milepost.request import batch
 from milepost.store import rules
 from milepost.store.rules import Limit as Stored
 
@@ -169,16 +170,20 @@ def test_a_rerun_is_under_the_same_limit(app, remote):
     assert (job.state, again.limit, again.limit_key) == ("FAILED", "erp", "acme")
 
 
-@pytest.mark.parametrize("count", [6, 600])
-def test_requests_of_a_batch_are_under_the_limit_of_all_and_keys_of_their_own(app, remote, count):
+@pytest.mark.parametrize("chunk", [batch.CHUNK, 4])
+def test_requests_of_a_batch_are_under_the_limit_of_all_and_keys_of_their_own(
+    app, remote, chunk, monkeypatch
+):
+    monkeypatch.setattr(batch, "CHUNK", chunk)
+    count = 18
     remote.answers = [counted := Counted(seconds=0)]
     items = [{"url": remote.url, "limit_key": f"k{number % 3}"} for number in range(count)]
     items[-1] |= {"limit": mp.Limit(1, name="other")}
     limit = mp.Limit(1, name="erp")
-    batch = app.request_batch(items, common={"limit": limit})
+    run = app.request_batch(items, common={"limit": limit})
     assert {one.name: one.waiting for one in app.limits.list()} == {"erp": count - 1, "other": 1}
     app.drain(60)
-    assert batch.refresh().state == "SUCCEEDED"
+    assert run.refresh().state == "SUCCEEDED"
     assert len(counted.arrived) == count
     assert counted.most <= 4
 
