@@ -625,7 +625,7 @@ def test_a_look_behind_blocked_jobs_goes_on_after_the_last_one_and_ends_where_th
     line.line(0.0)
     reach = line.reach(10)
     line.looked([], look(front=10, blocked=10, last=("default", 0, 7, 3)), reach, began=0, ended=0)
-    assert line.sweeps(0.0)
+    assert line.sweep.looks(0.0)
     places = line.line(0.1, beyond=True)
     assert (places[0].queue, places[0].floor, places[0].past) == ("default", 7, 3)
     reach = line.reach(10)
@@ -634,7 +634,7 @@ def test_a_look_behind_blocked_jobs_goes_on_after_the_last_one_and_ends_where_th
     line.looked([], told, reach, began=0, ended=0)
     assert line.line(0.2, beyond=True)[0].floor == 600
     line.looked([], look(front=9, blocked=9), line.reach(10), began=0, ended=0)
-    assert not line.hides
+    assert not line.sweep.hides
 
 
 def test_while_others_are_found_a_look_behind_blocked_jobs_takes_one():
@@ -659,9 +659,9 @@ def test_looks_behind_blocked_jobs_take_a_share_of_the_time():
     line.line(0.0)
     told = look(front=10, blocked=10, last=("default", 0, 7, 3))
     line.looked([], told, line.reach(10), began=0, ended=0)
-    line.swept(1.0, 1.1)
-    assert not line.sweeps(2.9)
-    assert line.sweeps(3.2)
+    line.sweep.took(1.0, 1.1)
+    assert not line.sweep.looks(2.9)
+    assert line.sweep.looks(3.2)
 
 
 @pytest.mark.both_stores

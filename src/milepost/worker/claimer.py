@@ -269,11 +269,11 @@ class Claimer:
         """Look behind the jobs that are blocked, where nothing else was found."""
         claims: list[Claim] = []
         began = self._now
-        for _ in range(self._limited.sweeps(began)):
+        for _ in range(self._limited.sweep.looks(began)):
             claims, _ = await self._look_limited(most, kinds, beyond=True)
-            if claims or not self._limited.hides:
+            if claims or not self._limited.sweep.hides:
                 break
-        self._limited.swept(began, self._now)
+        self._limited.sweep.took(began, self._now)
         return claims
 
     async def _look_limited(
@@ -458,7 +458,7 @@ class Claimer:
         A look from the floors says nothing of queues that were not met before, and one at blocked
         jobs nothing of those behind them.
         """
-        if self._limited.must_sweep():
+        if self._limited.sweep.must_go_on():
             return True
         known = [self._floors, *([self._limited.floors] if self._limited.known else [])]
         if all(floors.whole for floors in known) or self._rescan_asked:

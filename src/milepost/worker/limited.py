@@ -52,6 +52,65 @@ class KeyCost:
         return (n * xy - x * y) / spread if spread >= n * n else y / max(x, 1.0)
 
 
+class Sweep:
+    """The looks that pass over blocked jobs: where the next one goes on, and when it is worth it.
+
+    Such jobs may be more than a look has, and what stands behind them is not always found by keys:
+    jobs whose number is lower than those of their line, or behind others of a kind that is unknown
+    here.
+    """
+
+    def __init__(self) -> None:
+        self.beyond: tuple[Place, int, int] | None = None
+        """Behind which job the next one goes on: its place, its number and its rowid."""
+        self.is_on = False
+        """Whether the look under way is one of them."""
+        self._swept = self._sweeps_all = False
+        """Whether they have come to the end since a job was last taken or a lease ended, and
+        whether those under way will have."""
+        self._due = 0.0
+
+    @property
+    def hides(self) -> bool:
+        """Whether more jobs may stand behind those that were blocked."""
+        return self.beyond is not None
+
+    def free(self, keys: dict[Freed, None]) -> None:
+        """Begin anew where leases have ended: jobs that were passed over may start."""
+        self._swept = self._swept and not keys
+        self._sweeps_all = self._sweeps_all and not keys
+
+    def looks(self, now: float) -> int:
+        """Say how many are worth their time now."""
+        return SWEEPS if self.hides and now >= self._due else 0
+
+    def must_go_on(self) -> bool:
+        """Ask for them at once if they have not come to the end; False once they have."""
+        self._due = 0.0
+        return self.hides and not self._swept
+
+    def took(self, began: float, ended: float) -> None:
+        """Learn how long they took."""
+        self._due = max(self._due, ended + (ended - began) / SWEEP_SHARE)
+
+    def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
+        """Learn where to go on behind the jobs looked at: to the end, where many were blocked."""
+        begins = self.beyond is None and is_crowded(look)
+        self._swept = self._swept and not taken
+        self._sweeps_all = not taken and (begins or self._sweeps_all)
+        if look.front < reach.front:
+            if self.is_on:
+                self.beyond, self._swept = None, self._sweeps_all
+        elif look.last is not None and (self.is_on or begins):
+            queue, priority, number, rowid = look.last
+            self.beyond = (queue, priority), number, rowid
+
+
+def is_crowded(look: Look) -> bool:
+    """Tell whether many of the first in line are blocked."""
+    return look.blocked > max(1, look.front) / 4
+
+
 class LimitedLine:
     """What a worker knows of the jobs under limits.
 
@@ -95,15 +154,7 @@ class LimitedLine:
         """How many keys a look has time for."""
         self._turn = self._probes = 0
         self._bottoms: dict[tuple[str, int], int] = {}
-        self._beyond: tuple[Place, int, int] | None = None
-        """Behind which job the next look goes on that passes over blocked ones: its place, its
-        number and its rowid."""
-        self._sweeps = False
-        """Whether this look does so."""
-        self._swept = self._sweeps_all = False
-        """Whether such looks have come to the end since a job was last taken or a lease ended, and
-        whether those under way will have."""
-        self._sweep_at = 0.0
+        self.sweep = Sweep()
         self.takes_one = False
         """Whether this look is for one job, however many slots are free."""
 
@@ -117,8 +168,7 @@ class LimitedLine:
     def free(self, keys: dict[Freed, None]) -> None:
         """Remember keys under which a lease has ended: a job that was blocked may start."""
         self.waiting = self.waiting or (self.blocked and bool(keys))
-        self._swept = self._swept and not keys
-        self._sweeps_all = self._sweeps_all and not keys
+        self.sweep.free(keys)
         if self._share == 1.0:
             return
         self._freed.update(keys)
@@ -128,38 +178,19 @@ class LimitedLine:
     def line(self, now: float, *, beyond: bool = False) -> list[Line]:
         """Say where to look now: from the floors, or `beyond` jobs that are blocked.
 
-        Those may be more than a look has, and what stands behind them is not always found by keys:
-        jobs whose number is lower than those of their line, or behind others of a kind that is
-        unknown here. One look in so many goes there in any case.
+        One look in so many goes there in any case.
         """
         self._turn += 1
-        self.takes_one = self.hides and not beyond and self._turn % SWEEP_TURN == 0
-        self._sweeps = self.hides and (beyond or self.takes_one)
-        if self._sweeps and self._beyond is not None:
-            return self.floors.beyond(*self._beyond)
+        sweep = self.sweep
+        self.takes_one = sweep.hides and not beyond and self._turn % SWEEP_TURN == 0
+        sweep.is_on = sweep.hides and (beyond or self.takes_one)
+        if sweep.is_on and sweep.beyond is not None:
+            return self.floors.beyond(*sweep.beyond)
         return self.floors.line(now)
-
-    @property
-    def hides(self) -> bool:
-        """Whether more jobs may stand behind those that were blocked."""
-        return self._beyond is not None
-
-    def sweeps(self, now: float) -> int:
-        """Say how many looks behind blocked jobs are worth their time now."""
-        return SWEEPS if self.hides and now >= self._sweep_at else 0
-
-    def must_sweep(self) -> bool:
-        """Ask for such looks at once if they have not come to the end; False once they have."""
-        self._sweep_at = 0.0
-        return self.hides and not self._swept
-
-    def swept(self, began: float, ended: float) -> None:
-        """Learn how long they took."""
-        self._sweep_at = max(self._sweep_at, ended + (ended - began) / SWEEP_SHARE)
 
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs."""
-        if self._sweeps:
+        if self.sweep.is_on:
             front = min(SWEEP, int(self._affordable))
             return Reach(front=front, surplus=True, stripe=self._stripe, stripes=self._stripes)
         self._walks = not self._walks
@@ -202,7 +233,7 @@ class LimitedLine:
         self, claims: list[Claim], look: Look, reach: Reach, *, began: float, ended: float
     ) -> None:
         """Learn from the claims of a look, from how it went, and from its time."""
-        if not self._sweeps:
+        if not self.sweep.is_on:
             # In a queue with a limit of its own, jobs without a key are not among the front.
             front_ended = look.front < reach.front
             ended_all = front_ended and look.locked == STRIPES and len(claims) < self._asked
@@ -213,9 +244,9 @@ class LimitedLine:
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn from how a look went."""
         self._learn_cost(look, taken=taken)
-        self._learn_end(look, reach, taken=taken)
+        self.sweep.learn(look, reach, taken=taken)
         self._learn_stripes(look, reach, taken=taken)
-        if self._sweeps:
+        if self.sweep.is_on:
             self.waiting = self.waiting or taken > 0
             return
         for key in reach.freed:
@@ -235,18 +266,6 @@ class LimitedLine:
         self.wait_seconds = None if taken or look.wait_us is None else look.wait_us / 1e6
         self._learn_share(look)
 
-    def _learn_end(self, look: Look, reach: Reach, *, taken: int) -> None:
-        """Learn where to go on behind the jobs looked at: to the end, where many were blocked."""
-        begins = self._beyond is None and self._is_crowded(look)
-        self._swept = self._swept and not taken
-        self._sweeps_all = not taken and (begins or self._sweeps_all)
-        if look.front < reach.front:
-            if self._sweeps:
-                self._beyond, self._swept = None, self._sweeps_all
-        elif look.last is not None and (self._sweeps or begins):
-            queue, priority, number, rowid = look.last
-            self._beyond = (queue, priority), number, rowid
-
     def _learn_cost(self, look: Look, *, taken: int) -> None:
         """Learn how many keys a look has time for, from what each of them took in this one."""
         seen = look.front + look.visited
@@ -258,14 +277,9 @@ class LimitedLine:
         # One look that took long for another reason must not let the next one have thousands.
         self._affordable = min(2 * self._affordable, (self._affordable + wanted) / 2)
 
-    @staticmethod
-    def _is_crowded(look: Look) -> bool:
-        """Tell whether many of the first in line are blocked."""
-        return look.blocked > max(1, look.front) / 4
-
     def _learn_share(self, look: Look) -> None:
         seen = max(1, look.front)
-        if self._is_crowded(look):
+        if is_crowded(look):
             self._share = max(SHARE_LEAST, self._share / 2)
         elif look.blocked < seen / 20:
             self._share = min(1.0, self._share * 2)
