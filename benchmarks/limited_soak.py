@@ -1,6 +1,6 @@
 """Claims under limits for minutes, while a transaction is held open: how their times grow.
 
-    python -m benchmarks.limited_soak [--minutes 10] [--rate 300] [--keys 10000]
+    python -m benchmarks.limited_soak [--minutes 10] [--rate 300] [--keys 10000] [--queue]
 
 Every claim and every settlement writes a new version of a job, and while somebody holds an old
 snapshot vacuum may take none away. A claim under limits looks at the line, at the first jobs of
@@ -39,6 +39,7 @@ MOST = 100
 HELD_TICKS = 10
 """A job is settled so many ticks after its claim."""
 GOAL = 3.0
+QUEUE_MOST = 100
 
 
 @contextmanager
@@ -98,9 +99,14 @@ class Claims:
         self._line.free({(c.limit_key, c.queue, c.priority): None for c in claims if c.limit_key})
 
 
-def soak(url: str, *, minutes: int, rate: float, keys: int) -> list[dict[str, float]]:
+def soak(
+    url: str, *, minutes: int, rate: float, keys: int, of_queue: bool
+) -> list[dict[str, float]]:
     """Run for so many minutes; answer with the times of each."""
-    app, _, limited = program(url)
+    app, free, limited = program(url)
+    if of_queue:
+        app.queue("default", most=QUEUE_MOST)
+        limited = free
     claims, stopped, told = Claims(app), threading.Event(), []
     producer = threading.Thread(target=submit, args=(limited, stopped, rate, keys))
     with old_snapshot(app.client.url.target):
@@ -135,10 +141,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=int, default=10)
     parser.add_argument("--rate", type=float, default=300)
     parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--queue", action="store_true", help="a limit of the queue, none of keys")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     with server_and_stores() as (_, fresh):
-        told = soak(fresh["postgres"](), minutes=asked.minutes, rate=asked.rate, keys=asked.keys)
+        told = soak(
+            fresh["postgres"](),
+            minutes=asked.minutes,
+            rate=asked.rate,
+            keys=asked.keys,
+            of_queue=asked.queue,
+        )
     growth = told[-1]["p99 ms"] / told[0]["p99 ms"]
     print(f"the last minute's p99 is {growth:.2f} of the first's (goal {GOAL})")
     if asked.json:
