@@ -60,7 +60,7 @@ def test_on_sqlite_no_fault_sends_a_host_more_at_once_than_it_bears(tmp_path, ho
     check(host_chaos(f"sqlite:///{tmp_path}/hosts.db", tmp_path, asked, hosts), asked, capsys)
 
 
-CONTROL = Chaos(jobs=800, keys=4, kills=0, pauses=0, changes=1, workers=4, concurrency=30)
+CONTROL = Chaos(jobs=300, keys=4, kills=0, pauses=0, changes=1, workers=4, concurrency=30)
 
 
 @pytest.mark.skipif(not NEWEST, reason="no PostgreSQL server at hand")

@@ -48,7 +48,7 @@ def test_on_sqlite_no_fault_lets_a_key_run_more_often_than_its_limit(tmp_path, c
 
 @pytest.mark.skipif(not NEWEST, reason="no PostgreSQL server at hand")
 def test_without_the_locks_the_same_judge_finds_limits_exceeded(tmp_path, capsys):
-    asked = Chaos(jobs=3_000, keys=5, kills=0, pauses=0, changes=1, workers=4, concurrency=50)
+    asked = Chaos(jobs=1_000, keys=5, kills=0, pauses=0, changes=1, workers=4, concurrency=50)
     with running(NEWEST, ORDERED_COMMITS) as server:
         _create_database(server.url(), "limits", None)
         _migrate(server.url("limits"))
