@@ -22,7 +22,8 @@ KEY_BYTES = 1_000
 PLAIN_BYTES = 200
 """A longer key is stored by its hash."""
 _RATE = re.compile(
-    r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*(s(?:ec(?:ond)?)?|m(?:in(?:ute)?)?|h(?:our)?|d(?:ay)?)\s*"
+    r"\s*([0-9]+(?:\.[0-9]+)?)"
+    r"\s*(?:/\s*(s(?:ec(?:ond)?)?|m(?:in(?:ute)?)?|h(?:our)?|d(?:ay)?)\s*)?"
 )
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST = 2**31 - 1
@@ -60,17 +61,17 @@ def number_text(number: float) -> str:
 
 
 def read_rate(rate: Any) -> Rate:
-    """Read "25/s", "100/m", "5/h" or "1000/d"; a number is that many a second."""
+    """Read "25/s", "100/m", "5/h" or "1000/d"; a number alone is per second."""
     if isinstance(rate, str) and (found := _RATE.fullmatch(rate)):
-        amount, seconds = float(found[1]), _SECONDS[found[2][0]]
+        amount, seconds = float(found[1]), _SECONDS[(found[2] or "s")[0]]
     elif isinstance(rate, int | float) and not isinstance(rate, bool):
         amount, seconds = float(rate), 1
     else:
         amount = seconds = 0
     if not 0 < amount <= _MANY:
         raise Invalid(
-            f"rate={rate!r} must be a number per s, m, h or d, such as 25/s or 1000/d, or a number "
-            "a second"
+            f"rate={rate!r} must be a number per s, m, h or d, such as 25/s or 1000/d; a number "
+            "alone is per second"
         )
     pace = Rate(amount, seconds * 1_000_000)
     if pace.per_us / amount > LONGEST_US:

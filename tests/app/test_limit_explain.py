@@ -202,6 +202,18 @@ def test_a_queues_own_limit_and_rate(yard, app):
     assert "queue default (2/m) has none left: the next one may start in" in told.details[1]
 
 
+def test_a_rate_that_lets_the_next_one_start_does_not_say_that_none_is_left(yard, advance):
+    limit = Limit(most=1, rate=1, per_us=10_000_000, burst=2)
+    yard.declare(limit, scope="queue", name="default")
+    a = yard.put(None, None, None, None)
+    yard.take()
+    advance(10)
+    told = yard.told(a[3])
+    assert told.reasons == ("queue_limit", "queue_rate")
+    start = "queue default (1/10s) lets the next one start now, and this one in 10"
+    assert told.details[1].startswith(start)
+
+
 def test_a_rule_that_is_gone_keeps_nobody_l6(yard):
     [job] = yard.put("acme")
     assert yard.told(job).reasons == ("in_line",)

@@ -128,6 +128,13 @@ def test_a_rate_is_told_as_it_can_be_set_again(app):
         assert app.limits.set("r", rate=told.rate, burst=told.burst).words == told.words
 
 
+def test_a_burst_that_nobody_gave_is_told_in_short(app):
+    declare(app, r=Limit(most=1))
+    told = app.limits.set("r", rate="100/m")
+    assert told.burst == pytest.approx(100 / 60)
+    assert told.words == "1 at once; 100/m, burst 1.67"
+
+
 def declared_by(program: mp.App) -> dict[tuple[str, str], Limit]:
     """What a program stores that gives each scope a rate of 25/s."""
     program.job(name="r", limit=mp.Limit(rate="25/s"))(lambda: None)

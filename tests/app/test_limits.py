@@ -63,6 +63,7 @@ def test_a_limit_is_a_value_and_its_key_no_coroutine():
         ("1000/d", 1000, 86_400, 1),
         (0.5, 0.5, 1, 1),
         (30, 30, 1, 30),
+        ("30", 30, 1, 30),
     ],
 )
 def test_a_rate_is_a_number_in_a_time_and_a_seconds_worth_may_start_at_once(

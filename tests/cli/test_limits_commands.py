@@ -83,6 +83,28 @@ def test_a_queue_gets_a_limit_and_loses_it(prompt, limited):
     assert "removed: no program declared it" in prompt("limits", "reset", "slow").err
 
 
+def test_a_rate_without_a_unit_is_a_second(prompt, limited):
+    assert "25/s, burst 25;" in prompt("limits", "set", "customer", "--rate", "25").err
+
+
+def test_a_name_that_is_unknown_is_told_how_it_gets_a_limit(prompt, limited):
+    assert "by saying its scope" in prompt("limits", "set", "slow", "--most", "3").err
+    changes = prompt("limits", "changes", "slow")
+    assert (changes.code, changes.out) == (0, "")
+    assert "no limit 'slow' was ever declared or changed" in changes.err
+
+
+@pytest.mark.parametrize("number", ["2147483648", "9" * 30])
+def test_a_number_that_is_too_large_is_told_its_bound(prompt, limited, number):
+    answer = prompt("limits", "set", "customer", "--most", number)
+    assert (answer.code, "2,147,483,647 at most" in answer.err) == (2, True)
+
+
+def test_a_limit_of_a_queue_is_told_as_one(prompt, limited):
+    said = prompt("limits", "set", "customer", "--scope", "queue", "--most", "3")
+    assert "limit of queue customer is set: 3 at once" in said.err
+
+
 @pytest.mark.parametrize(
     "words",
     [

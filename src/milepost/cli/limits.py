@@ -8,7 +8,6 @@ import msgspec
 from milepost.cli import options
 from milepost.cli.command import Session, StoreGroup
 from milepost.cli.output import document, show_rows
-from milepost.errors import Invalid
 
 if TYPE_CHECKING:
     from milepost.rules import Limits
@@ -92,30 +91,21 @@ def set_limit(
 
     What is left out stays. With --scope queue, a queue gets its first limit.
     """
-    wanted: dict[str, Any] = {}
-    if most is not None:
-        wanted["most"] = _most(most)
-    if rate is not None:
-        wanted["rate"] = None if rate.lower() == "none" else rate
-    if burst is not None:
-        wanted["burst"] = _burst(burst)
+    from milepost.store.rules import read_burst, read_most
+
+    given = (("most", most, read_most), ("rate", rate, str), ("burst", burst, read_burst))
+    wanted: dict[str, Any] = {
+        field: None if text.lower() == "none" else read(text)
+        for field, text, read in given
+        if text is not None
+    }
     found = _of(at).set(name, **wanted, reason=reason, scope=scope)
-    at.report(_limit(found), f"limit {name} is set: {found.words}; it acts at the next claim")
+    at.report(_limit(found), f"{_called(found)} is set: {found.words}; it acts at the next claim")
 
 
-def _most(text: str) -> int | None:
-    if text.lower() == "none":
-        return None
-    if not text.isascii() or not text.isdecimal():
-        raise Invalid(f"--most {text}: expected a number from 0 on, or none")
-    return int(text)
-
-
-def _burst(text: str) -> float | None:
-    try:
-        return None if text.lower() == "none" else float(text)
-    except ValueError:
-        raise Invalid(f"--burst {text}: expected a number from 1 on, or none") from None
+def _called(stand: "LimitStand") -> str:
+    """Name a limit: that of a queue may have the name of one of jobs."""
+    return f"limit {stand.name}" if stand.scope == "job" else f"limit of {stand.scope} {stand.name}"
 
 
 @limits.command(access="write")
@@ -125,8 +115,8 @@ def _burst(text: str) -> float | None:
 def reset(at: Session, name: str, reason: str | None, scope: str | None) -> None:
     """Let what programs declare be in force again; a limit that none declares is removed."""
     found = _of(at).reset(name, reason=reason, scope=scope)
-    gone = f"limit {name} is removed: no program declared it"
-    back = f"limit {name} is as it was declared: {found.words}"
+    gone = f"{_called(found)} is removed: no program declared it"
+    back = f"{_called(found)} is as it was declared: {found.words}"
     at.report(_limit(found), gone if found.declared is None else back)
 
 
@@ -153,7 +143,9 @@ def changes(at: Session, name: str | None, scope: str | None, limit: int) -> Non
     """List who changed or cleared limits, to what and why, newest first."""
     found = _of(at).changes(name, scope=scope, limit=limit)
     if at.as_json or not found:
-        at.table([_change(one) for one in found], empty="no limit was ever declared or changed")
+        which = "no limit" if name is None else f"no limit {name!r}"
+        empty = f"{which} was ever declared or changed"
+        at.table([_change(one) for one in found], empty=empty)
         return
     rows = [
         {

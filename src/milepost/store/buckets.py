@@ -115,7 +115,7 @@ def _bucket_of(named: Named, key: str | None) -> str:
         return limit_key(name, key or "")
     if named == ("host", ANY_HOST):
         if not key:
-            raise Invalid("limit * is of each host by itself: say which host")
+            raise Invalid("limit * holds for each host by itself: say which host")
         return key.lower()
     if key is not None:
         raise Invalid(f"a {scope} has no keys: leave {key!r} out")
@@ -129,7 +129,9 @@ def _nothing(rule: Rule, key: str | None) -> Steps[str]:
         return f"{what} has no rate: there is nothing to clear"
     told = f"{what} has nothing to clear" + (f" for {key!r}" if key else "")
     keys = yield from furthest(rule)
-    return f"{told}; least is left of: {', '.join(keys)}" if keys else told
+    if not keys:
+        return told
+    return f"{told}; {'' if key else 'name a key, '}least is left of: {', '.join(keys)}"
 
 
 def furthest(rule: Rule, *, most: int = NAMED) -> Steps[dict[str, float]]:

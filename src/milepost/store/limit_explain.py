@@ -280,9 +280,14 @@ def _holders(found: Limited, level: Level) -> str:
 
 
 def _slowed(found: Limited, level: Level) -> str:
-    first = span(level.earned_in(1.0 if level.before else level.units))
-    told = f"{level.name} ({level.limit.rate_text}) has none left{_whose(level)}{_by(level.rule)}"
-    told = f"{told}: the next one may start in {first}; {_before(level)}"
+    first = level.earned_in(1.0 if level.before else level.units)
+    rate = f"{level.name} ({level.limit.rate_text})"
+    whose = f"{_whose(level)}{_by(level.rule)}"
+    if first > 0:
+        told = f"{rate} has none left{whose}: the next one may start in {span(first)}"
+    else:
+        told = f"{rate} lets the next one start now{whose}, and this one in {span(level.slowed)}"
+    told = f"{told}; {_before(level)}"
     told = f"{told}; {_start(found)}" if level.before else told
     return f"{told}; {_owed(level)}" if level.owes > OWED_LEAST else told
 

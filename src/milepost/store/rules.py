@@ -9,7 +9,7 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import Rate, check_burst, number_text, read_rate
+from milepost.limit import MOST, Rate, check_burst, number_text, read_rate
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -17,6 +17,7 @@ SCOPES = ("job", "queue", "host", "source")
 """What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
 ANY_HOST = "*"
 """The name of the rule of all hosts that have none."""
+_MOST_EXPECTED = f"expected a whole number from 0 on, {MOST:,} at most"
 PERIODS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
@@ -55,7 +56,7 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.most is not None and not self.ordered:
             told.append(f"{self.most:,} at once" if self.most else "none may start")
         if self.rate is not None:
-            burst = number_text(self.burst or 0)
+            burst = number_text(round(self.burst or 0, 2))
             told.append(f"{self.rate_text} {self.units or ''}".strip() + f", burst {burst}")
         return "; ".join(told) or "no limit, each key in turn"
 
@@ -208,10 +209,35 @@ def wish(
     if scope in SCOPES[1:] and (scope, name) not in known:
         named, limit = (scope, check_text(name, what=scope)), Limit()
     else:
-        named = the_one(known, name, scope=scope)
+        named = _settable(known, name, scope)
         yield Call("limit_rule_hold", {"scope": named[0], "name": name})
         limit = (yield from rules())[named].limit
     return (yield from change(named, wished(limit, wanted, named[0]), actor=actor, reason=reason))
+
+
+def _settable(known: Mapping[Named, Rule], name: str, scope: str | None) -> Named:
+    try:
+        return the_one(known, name, scope=scope)
+    except NotFound as error:
+        raise NotFound(
+            f"{error}; one of jobs is declared first, one of a queue, a host or a source is made "
+            "by saying its scope"
+        ) from None
+
+
+def read_most(text: str) -> int:
+    """Read how many may run at once, as a person writes it."""
+    if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MOST)):
+        raise Invalid(f"most={text[:40]!r}: {_MOST_EXPECTED}")
+    return int(text)
+
+
+def read_burst(text: str) -> float:
+    """Read how many may start at once after a rest, as a person writes it."""
+    try:
+        return float(text)
+    except ValueError:
+        raise Invalid(f"burst={text[:40]!r}: expected a number from 1 on") from None
 
 
 def wished(limit: Limit, wanted: Wish, scope: str) -> Limit:
@@ -221,8 +247,8 @@ def wished(limit: Limit, wanted: Wish, scope: str) -> Limit:
     if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
         raise Invalid("its jobs run one at a time, in order: most cannot be set, only its rate")
     if isinstance(wanted.most, int):
-        if isinstance(wanted.most, bool) or not 0 <= wanted.most < MOST:
-            raise Invalid(f"most={wanted.most!r}: expected a number from 0 on; None takes it away")
+        if isinstance(wanted.most, bool) or not 0 <= wanted.most <= MOST:
+            raise Invalid(f"most={wanted.most!r}: {_MOST_EXPECTED}")
         limit = msgspec.structs.replace(limit, most=wanted.most)
     elif wanted.most is None:
         limit = msgspec.structs.replace(limit, most=None)
@@ -252,10 +278,6 @@ def own_burst(limit: Limit, scope: str) -> float | None:
 
 def _pace(limit: Limit) -> Rate | None:
     return None if limit.rate is None else Rate(limit.rate, limit.per_us or 1)
-
-
-MOST = 2**31
-"""Limits are smaller than this."""
 
 
 def reset(

@@ -11,7 +11,6 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from milepost.codec import check_text
-from milepost.errors import Invalid
 from milepost.limit import EVENLY, number_text
 from milepost.rules import clear_limit, reset_limit, set_limit
 from milepost.store import buckets, limit_looks, rules
@@ -211,15 +210,11 @@ async def set_(*, scope: str, name: str, call: OperateCall) -> Response:
 def _wish(fields: Fields) -> Wish:
     """Read the form: it holds all that can be set, and what is empty is taken away."""
     most, rate, burst = (one(fields, field) for field in ("most", "rate", "burst"))
-    if most and not (most.isascii() and most.isdecimal()):
-        raise Invalid(f"most={most!r}: expected a number from 0 on, or nothing for any number")
-    wish = Wish(most=int(most) if most else None, rate=rate or None, burst=None)
-    if not rate or not burst:
-        return wish
-    try:
-        return msgspec.structs.replace(wish, burst=float(burst))
-    except ValueError:
-        raise Invalid(f"burst={burst!r}: expected a number from 1 on") from None
+    return Wish(
+        most=rules.read_most(most) if most else None,
+        rate=rate or None,
+        burst=rules.read_burst(burst) if rate and burst else None,
+    )
 
 
 @router.post("/limits/{scope}/{name}/reset")
