@@ -12,6 +12,7 @@ from milepost.lifecycle import JobState
 from milepost.records import NewJob
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
+from milepost.store.phrases import some
 
 UNIQUE_TRIES = 5
 ROW_SECONDS = 0.005
@@ -63,8 +64,9 @@ def room(name: str, most: int) -> Steps[int]:
 def _check_room(name: str, count: int, left: int, most: int) -> None:
     if count > left:
         raise QueueFull(
-            f"queue {name!r} has {most - left:,} jobs waiting and room for {most:,}: {count:,} more"
-            " do not fit; submit later, add workers, or raise max_waiting",
+            f"queue {name!r} has {some(most - left, 'job')} waiting, of max_waiting={most:,}: "
+            f"{count:,} more {'does' if count == 1 else 'do'} not fit; submit later, add workers, "
+            "or raise max_waiting",
             queue=name,
         )
 
