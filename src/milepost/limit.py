@@ -1,4 +1,4 @@
-"""Limit: how many jobs of a kind, or of a key, run at once, start in a time, or in which order."""
+"""Limit: how many jobs of a kind, or of a key, run at once or start per second; in which order."""
 
 import hashlib
 import inspect
@@ -30,26 +30,26 @@ MOST = 2**31 - 1
 LONGEST_US = 36_525 * 86_400 * 1_000_000
 """An empty bucket is full again after a hundred years at most: an instant that stores can hold."""
 EVENLY = ("host", "source")
-"""The scopes of rules whose rate is one each, evenly apart, unless somebody says a burst."""
+"""The scopes whose rates start one at a time, evenly apart, unless a burst is given."""
 _MANY = 1e15
 
 
 class Rate(NamedTuple):
-    """So many units in so many microseconds."""
+    """A number of units in a number of microseconds."""
 
     amount: float
     per_us: int
 
     @property
     def per_second(self) -> float:
-        """How many units it is in a second."""
+        """The same in units per second."""
         return self.amount * 1_000_000 / self.per_us
 
     def burst(self, scope: str = "job") -> float:
-        """Tell how many units may go at once after a rest where nobody says it.
+        """Give the default burst: how many units may start at once after a rest.
 
-        Of jobs and queues those of a second. A host or a source is somebody else's, and is called
-        evenly: one at a time.
+        For jobs and queues it is one second's worth. Hosts and sources belong to others and are
+        called evenly: one at a time.
         """
         return 1.0 if scope in EVENLY else max(1.0, self.per_second)
 
@@ -91,18 +91,19 @@ def check_burst(burst: Any, pace: Rate) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How many jobs run at once, start in a time, or in which order; over all workers.
+    """How many jobs run at once or start per second, and in which order; over all workers.
 
-    * `most`: So many at once.
-    * `key`: Counted for each value of it by itself: a parameter's name, a function that is called
-      with the arguments as the handler has them, or "tenant", the caller's (a parameter of that
-      name comes first). Alone it shares the workers fairly between its values.
-    * `rate`: So many start in a time: "25/s", "100/m", "5/h", "1000/d", or a number per second.
-    * `burst`: So many may start at once after a rest; those of a second unless given.
-    * `units`: What the rate counts, if not jobs, such as "tokens": `options(units=1200)` reserves
-      them, and what the attempt counts by `ctx.count("tokens", n)` is put right at its end.
-    * `ordered`: One at a time for each key, in the order of their submits, retries included.
-    * `name`: The rule's name, the kind's own unless given; jobs that name the same rule share it.
+    * `most`: The largest number of jobs that run at once.
+    * `key`: Each of its values is limited separately. The name of a parameter; a function that is
+      called with the arguments as the handler gets them; or "tenant", the tenant of the caller
+      (unless a parameter has that name). A key alone shares the workers fairly among its values.
+    * `rate`: How many may start: "25/s", "100/m", "5/h", "1000/d", or a number per second.
+    * `burst`: How many may start at once after a rest; one second's worth unless given.
+    * `units`: What the rate counts in place of jobs, such as "tokens". `options(units=1200)`
+      reserves them at the start; the end of the attempt corrects that to the number that it
+      counted by `ctx.count("tokens", n)`.
+    * `ordered`: One at a time for each key, in the order of submits, retries included.
+    * `name`: The name of the rule, by default the kind's. Jobs that name the same rule share it.
     """
 
     most: int | None = None
@@ -115,7 +116,7 @@ class Limit:
     name: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, or limits nothing."""
+        """Refuse contradictions, and a limit that limits nothing."""
         if self.most is not None:
             _check_most(self.most)
         if not isinstance(self.ordered, bool):
@@ -132,12 +133,12 @@ class Limit:
 
     @property
     def pace(self) -> Rate | None:
-        """The rate, read."""
+        """The rate as a number."""
         return None if self.rate is None else read_rate(self.rate)
 
     @property
     def room(self) -> float | None:
-        """How many units may go at once; None: any number."""
+        """How many units may start at once; None: any number."""
         pace = self.pace
         if pace is None or self.burst is not None:
             return self.burst
@@ -162,10 +163,13 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class StoredLimit(Limit):
-    """A limit as the store has it, which a request names: it may allow what none declares."""
+    """A limit read from the store, for a request that names it.
+
+    It was checked when it was set, and may be one that no program could declare.
+    """
 
     def __post_init__(self) -> None:
-        """Take it as it is."""
+        """Skip the checks of a declaration."""
 
 
 def _check_most(most: Any) -> None:
@@ -176,7 +180,7 @@ def _check_most(most: Any) -> None:
 
 
 def key_text(value: Any, *, what: str) -> str:
-    """Make a key of a value, or raise `Invalid` saying where there is none (L-9)."""
+    """Make a key of a value; raise `Invalid` where there is none (L-9)."""
     if isinstance(value, Enum):
         value = value.value
     if value is None:
@@ -200,11 +204,11 @@ def limit_key(rule: str, key: str) -> str:
 
 
 def stripe_of(rule: str, key: str) -> str:
-    """Spread keys: the same key has the same stripe everywhere."""
+    """Give the stripe of a key: the same in every process."""
     return f"{crc32(f'{rule}/{key}'.encode()) % STRIPES:x}"
 
 
 def split_key(stored: str) -> tuple[str, str]:
-    """Tell the name of a rule and the key, of both as jobs store them."""
+    """Split a stored `limit_key` into the name of its rule and the key."""
     _, rule, key = stored.split("/", 2)
     return rule.replace("%2F", "/").replace("%25", "%"), key

@@ -22,7 +22,7 @@ class Limits:
         self._client = client
 
     def _list(self) -> Flow[Sequence[LimitStand]]:
-        """Return every limit, with its live leases and its jobs in line counted up to a bound."""
+        """Return every limit, with the jobs that run and wait under it, counted up to a bound."""
         return self._client.flow(limit_looks.listing)
 
     list, list_async = faces(_list)
@@ -45,8 +45,8 @@ class Limits:
     ) -> Flow[LimitStand]:
         """Set what a limit allows, until `reset`, or until a program declares something new.
 
-        What is left out stays as it is; None takes it away. No job that runs is stopped. With a
-        `scope` of "queue", "host" or "source" the first limit of one can be made.
+        What is left out stays as it is; None removes it. No job that runs is stopped. A `scope`
+        of "queue", "host" or "source" also makes the first limit of one.
         """
         return self._client.flow(
             set_limit,
@@ -62,7 +62,7 @@ class Limits:
     def _reset(
         self, name: str, *, reason: str | None = None, scope: str | None = None
     ) -> Flow[LimitStand]:
-        """Let what programs declared be in force again; what none did declare is removed."""
+        """Put back what programs declare; a limit that none declares is removed."""
         actor = caller().actor
         return self._client.flow(reset_limit, name, scope=scope, actor=actor, reason=reason)
 
@@ -76,10 +76,10 @@ class Limits:
         reason: str | None = None,
         scope: str | None = None,
     ) -> Flow[LimitStand]:
-        """Let a rate begin anew, that of a key if it has keys: what was taken is forgotten.
+        """Refill the bucket of a rate, or of one key of it: the next job may start at once.
 
-        For a key that was closed by mistake, as by a huge `ctx.count`. Of the limit "*" of hosts a
-        host is the key. A rate with nothing taken is `NotFound`.
+        For a key that is closed because too much was counted, as by a huge `ctx.count`. Of the
+        limit "*" of hosts a host is the key. A bucket that is full is `NotFound`.
         """
         actor = caller().actor
         return self._client.flow(clear_limit, name, key, scope=scope, actor=actor, reason=reason)

@@ -95,7 +95,7 @@ async def test_a_key_that_owes_is_shown_and_cleared_under_the_callers_name(api, 
     app.client.run(buckets.take, "job", limit_key("tokens", "a & b"), 500, limit=slow)
     page = (await api.get("/limits", params={"name": "tokens"}, headers=HTML)).text
     assert "a &amp; b" in page
-    assert "all again in 8 h" in page
+    assert "full again in 8 h" in page
     place = "/limits/job/tokens/clear"
     assert f'href="{place}?key=a+%26+b"' in page
     asked = await api.get(place, params={"key": "a & b"}, headers=DIALOG)

@@ -1,4 +1,4 @@
-"""`milepost limits`: what is in force, who set it and why; setting something else."""
+"""`milepost limits`: list limits, change them, and show who changed them and why."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,13 @@ FIELDS = ("most", "rate", "burst", "ordered", "units")
 COLUMNS = ("scope", "name", "allows", "running", "waiting", "set_by", "reason")
 CHANGE_COLUMNS = ("at", "scope", "name", "before", "after", "actor", "reason")
 scope = click.option(
-    "--scope", type=click.Choice(SCOPES), help="Which, where several have that name."
+    "--scope", type=click.Choice(SCOPES), help="What it limits, if several have that name."
 )
 
 
 @click.group(cls=StoreGroup)
 def limits() -> None:
-    """List limits, set, reset and clear them; who did so and why. No app is needed."""
+    """List limits, change them, and show who did so and why. No app is needed."""
 
 
 def _of(at: Session) -> "Limits":
@@ -36,7 +36,7 @@ def _of(at: Session) -> "Limits":
 
 @limits.command("ls")
 def list_limits(at: Session) -> None:
-    """List the limits: what is in force, how many leases live, and how many jobs wait."""
+    """List the limits: what each allows, how many jobs run and how many wait."""
     found = _of(at).list()
     none = "there is no limit; declare one with @app.job(limit=mp.Limit(...)), or set one"
     counted = {one.counted_to for one in found}
@@ -45,7 +45,7 @@ def list_limits(at: Session) -> None:
 
 
 def _upto(counted: "set[int | None]") -> Any:
-    """Write a count; where counting ended, it is that many or more."""
+    """Format a count: with a + where counting stopped."""
     return lambda number: f"{number}+" if number is not None and number in counted else number
 
 
@@ -64,16 +64,20 @@ def _limit(stand: "LimitStand") -> dict[str, Any]:
 @options.name
 @scope
 def show(at: Session, name: str, scope: str | None) -> None:
-    """Show one limit, and what programs declare."""
+    """Show one limit, and what programs declare it as."""
     at.show(_limit(_of(at).get(name, scope=scope)))
 
 
 @limits.command("set", access="write")
 @options.name
-@click.option("--most", metavar="N", help="So many at once, of each key; `none`: any number.")
-@click.option("--rate", metavar="N/s", help="So many per s, m, h or d; `none`: any number.")
+@click.option("--most", metavar="N", help="How many of each key run at once; `none`: any number.")
 @click.option(
-    "--burst", metavar="N", help="So many at once after a rest; `none`: as many as its rate has."
+    "--rate", metavar="N/s", help="How many start per s, m, h or d, as 25/s; `none`: any number."
+)
+@click.option(
+    "--burst",
+    metavar="N",
+    help="How many may start at once after a rest; `none`: the rate's default.",
 )
 @click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
 @scope
@@ -89,7 +93,8 @@ def set_limit(
 ) -> None:
     """Set what a limit allows, from the next claim on. Jobs that run are not stopped.
 
-    What is left out stays. With --scope queue, a queue gets its first limit.
+    An option that is left out stays as it was. --scope queue, host or source also makes the first
+    limit of one.
     """
     from milepost.store.rules import read_burst, read_most
 
@@ -113,7 +118,7 @@ def _called(stand: "LimitStand") -> str:
 @click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
 @scope
 def reset(at: Session, name: str, reason: str | None, scope: str | None) -> None:
-    """Let what programs declare be in force again; a limit that none declares is removed."""
+    """Put back what programs declare; a limit that none declares is removed."""
     found = _of(at).reset(name, reason=reason, scope=scope)
     gone = f"{_called(found)} is removed: no program declared it"
     back = f"{_called(found)} is as it was declared: {found.words}"
@@ -126,9 +131,10 @@ def reset(at: Session, name: str, reason: str | None, scope: str | None) -> None
 @click.option("--reason", metavar="TEXT", help="Why; kept with the change.")
 @scope
 def clear(at: Session, name: str, key: str | None, reason: str | None, scope: str | None) -> None:
-    """Let a rate begin anew, that of a KEY if the limit has keys: what was taken is forgotten.
+    """Refill the bucket of a rate, or of one KEY of it: the next job may start at once.
 
-    For a key that was closed by mistake. Of the limit `*` of hosts, KEY is the host.
+    For a key that is closed because too much was counted. Of the limit `*` of hosts, KEY is the
+    host.
     """
     found = _of(at).clear(name, key, reason=reason, scope=scope)
     whose = "" if key is None else f" for {key}"

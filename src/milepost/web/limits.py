@@ -1,4 +1,4 @@
-"""/v1/limits: what is in force, who set it and why; setting something else."""
+"""/v1/limits: list limits, change them, and show who changed them and why."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ CHANGES_MOST = 1_000
 Scope = Annotated[
     str | None,
     Query(
-        description="What it counts, where several limits have that name.",
+        description="What it limits, if several have that name.",
         pattern="^(job|queue|host|source)$",
     ),
 ]
@@ -33,9 +33,9 @@ Scope = Annotated[
 class TermsDocument(BaseModel):
     """What a limit allows."""
 
-    most: int | None = Field(default=None, description="So many at once, of each key.")
+    most: int | None = Field(default=None, description="How many of each key run at once.")
     rate: str | None = Field(default=None, examples=["25/s"])
-    burst: float | None = Field(default=None, description="So many at once after a rest.")
+    burst: float | None = Field(default=None, description="How many start at once after a rest.")
     ordered: bool = False
     units: str | None = None
     words: str = Field(description="The same in a sentence.", examples=["5 at once"])
@@ -50,10 +50,10 @@ class LimitDocument(TermsDocument):
     set_at: datetime | None = None
     set_by: str | None = None
     reason: str | None = None
-    running: int | None = Field(default=None, description="Live leases, over all keys.")
+    running: int | None = Field(default=None, description="Jobs that run, over all keys.")
     waiting: int | None = Field(default=None, description="Jobs in line, over all keys.")
     counted_to: int | None = Field(
-        default=None, description="A count that reaches this stands for so many or more."
+        default=None, description="Counting stops here: such a count means this many or more."
     )
 
 
@@ -84,7 +84,7 @@ class ChangeList(ListDocument[ChangeDocument]):
 
 
 class LimitChoice(RequestBody):
-    """What to set: what is left out stays as it is, null takes it away."""
+    """What to set: a field that is left out stays as it is, null removes it."""
 
     most: int | None = Field(default=None, ge=0, lt=2**31)
     rate: str | None = Field(default=None, max_length=100, examples=["25/s"])
@@ -94,7 +94,7 @@ class LimitChoice(RequestBody):
 
     @property
     def wish(self) -> Wish:
-        """What was said, and what was not."""
+        """The fields that were given; the others stay unset."""
         names = self.model_fields_set & set(Wish.__struct_fields__)
         return Wish(**{name: getattr(self, name) for name in names})
 
@@ -107,7 +107,7 @@ class ResetReason(RequestBody):
 
 
 class ClearChoice(RequestBody):
-    """Which rate begins anew, and why."""
+    """Whose bucket is refilled, and why."""
 
     key: str | None = Field(
         default=None,
@@ -129,7 +129,7 @@ def _checked(call: Call) -> Call:
 
 @router.get("/v1/limits", responses=answers(LimitList))
 async def listing(*, call: ReadCall) -> Response:
-    """List limits, with live leases and jobs in line counted up to a bound."""
+    """List limits, with the jobs that run and wait under each, counted up to a bound."""
     found = await _checked(call).run(limit_looks.listing)
     return json_response({"items": found})
 
@@ -177,7 +177,7 @@ async def reset(
     call: OperateCall,
     why: Annotated[ResetReason, Body()] = ResetReason(),  # noqa: B008 - it never changes
 ) -> Response:
-    """Let what programs declare be in force again; a limit that none declares is removed."""
+    """Put back what programs declare; a limit that none declares is removed."""
     said = {"actor": _checked(call).principal.actor, "reason": why.reason}
 
     def operation() -> Steps[LimitStand]:
@@ -193,7 +193,7 @@ async def clear(
     call: OperateCall,
     choice: Annotated[ClearChoice, Body()] = ClearChoice(),  # noqa: B008 - it never changes
 ) -> Response:
-    """Let a rate begin anew, that of a key if the limit has keys: what was taken is forgotten."""
+    """Refill the bucket of a rate, or of one key of it: the next job may start at once."""
     said = {"actor": _checked(call).principal.actor, "reason": choice.reason}
 
     def operation() -> Steps[LimitStand]:

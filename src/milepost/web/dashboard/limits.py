@@ -1,4 +1,4 @@
-"""Limits: what is in force, who set it and why, how many run and wait; setting something else."""
+"""The page of limits: what each allows, who set it and why, how many run and wait; its forms."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ class Found(msgspec.Struct, frozen=True):
     chosen: Row | None = None
     changes: Sequence[RuleChange] = ()
     least: Mapping[str, float] = {}
-    """Keys of the chosen one with the least left, and in how many seconds all is there again."""
+    """Keys of the chosen one with the least left, and in how many seconds each is full again."""
 
 
 def _read(counted: Counts, name: str | None, scope: str | None) -> Steps[Found]:
@@ -188,7 +188,7 @@ async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") 
             "limit": found,
             "row": Row(found),
             "burst": burst,
-            "usual": "one" if scope in EVENLY else "those of a second",
+            "usual": "one" if scope in EVENLY else "one second's worth",
             "action": action,
             "whose": key,
             "counts_of": COUNTS,
