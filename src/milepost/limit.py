@@ -29,6 +29,8 @@ _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST = 2**31 - 1
 LONGEST_US = 36_525 * 86_400 * 1_000_000
 """An empty bucket is full again after a hundred years at most: an instant that stores can hold."""
+SCOPES = ("job", "queue", "host", "source")
+"""What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
 EVENLY = ("host", "source")
 """The scopes whose rates start one at a time, evenly apart, unless a burst is given."""
 _MANY = 1e15

@@ -9,7 +9,7 @@ from milepost.faces import Flow, faces
 from milepost.store import buckets, limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand
-from milepost.store.rules import RuleChange, Wish
+from milepost.store.rules import RuleChange, RuleEdit
 
 CHANGES = 100
 """How many changes are listed."""
@@ -51,7 +51,7 @@ class Limits:
         return self._client.flow(
             set_limit,
             name,
-            Wish(most, rate, burst),
+            RuleEdit(most, rate, burst),
             scope=scope,
             actor=caller().actor,
             reason=reason,
@@ -96,10 +96,10 @@ class Limits:
 
 
 def set_limit(
-    name: str, wanted: Wish, *, scope: str | None, actor: str | None, reason: str | None
+    name: str, wanted: RuleEdit, *, scope: str | None, actor: str | None, reason: str | None
 ) -> Steps[LimitStand]:
     """Set a limit, and say how it stands."""
-    rule = yield from rules.wish(name, wanted, scope=scope, actor=actor, reason=reason)
+    rule = yield from rules.edit(name, wanted, scope=scope, actor=actor, reason=reason)
     return (yield from limit_looks.one(name, scope=rule.scope))
 
 

@@ -107,6 +107,8 @@ def test_a_rule_that_no_live_workers_program_declares(store):
     store.advance(120)
     store.worker(lease=9_999)
     assert found(store) == [("r", "no live worker's program declares it, and it is in force")]
+    [fault] = store.run(faults, store.run(workers.listing))
+    assert "`milepost limits set r --scope job --most none --rate none`" in fault.advice
     declare(store, most=3)
     assert found(store) == []
 

@@ -13,7 +13,7 @@ __all__ = ["app"]
 _places = hosts._places
 
 
-def _blind(found: hosts._Standing, asked: Sequence[hosts.Asking]) -> dict[str, hosts.Place]:
+def _blind(found: hosts._HostState, asked: Sequence[hosts.Asking]) -> dict[str, hosts.Place]:
     found.sending = 0
     return _places(found, asked)
 

@@ -8,13 +8,13 @@ import msgspec
 from milepost.cli import options
 from milepost.cli.command import Session, StoreGroup
 from milepost.cli.output import document, show_rows
+from milepost.limit import SCOPES
 
 if TYPE_CHECKING:
     from milepost.rules import Limits
     from milepost.store.limit_looks import LimitStand
     from milepost.store.rules import RuleChange
 
-SCOPES = ("job", "queue", "host", "source")
 FIELDS = ("most", "rate", "burst", "ordered", "units")
 COLUMNS = ("scope", "name", "allows", "running", "waiting", "set_by", "reason")
 CHANGE_COLUMNS = ("at", "scope", "name", "before", "after", "actor", "reason")

@@ -1,4 +1,4 @@
--- Buckets of rates of sources and hosts, which no claim of a job takes from; clearing those of all.
+-- Buckets of sources and hosts, from which no claim of a job takes; and clearing any bucket.
 
 -- name: bucket_open
 -- Locks a bucket, and tells how many microseconds it is ahead of now.

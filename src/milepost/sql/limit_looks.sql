@@ -1,4 +1,4 @@
--- What limits say now, for those who look: every answer ends at a bound, whatever waits.
+-- How limits stand, for commands and pages: each query reads a bounded number of rows, whatever waits.
 
 -- name: limit_running
 -- How many leases live under each rule of jobs, up to `most` each.
@@ -80,7 +80,7 @@ SELECT i.name,
   FROM {rows:name prefix} AS i
 
 -- name: limit_holders
--- The first leases under a key: who holds each, and for how many microseconds; and how many there are, up to `most`.
+-- The first leases under a key: the worker of each, and for how many microseconds; and how many there are, up to `most`.
 -- postgres
 SELECT {text:job.id}, job.tenant, job.worker_id,
        (extract(epoch FROM {now} - (SELECT max(at) FROM journal
@@ -224,7 +224,7 @@ SELECT scope, free_at - {now} FROM bucket
  WHERE (scope = 'job' AND key = :key) OR (scope = 'queue' AND key = :queue)
 
 -- name: limit_turn
--- Who is next of an ordered key: a job between two attempts, else the first in line.
+-- The job of an ordered key that is next: one between two attempts, else the first in line.
 -- postgres
 SELECT * FROM (
   (SELECT {text:id}, tenant, kind, kind_version, state, (extract(epoch FROM due_at - {now}) * 1000000)::bigint
@@ -315,7 +315,7 @@ SELECT scope, name FROM limit_rule
  ORDER BY scope, name
 
 -- name: limit_exceeded
--- Keys and queues with more live leases than may be.
+-- Keys and queues with more live leases than their rule allows.
 SELECT rule.scope, rule.name, counted.key, counted.live, CASE WHEN rule.ordered THEN 1 ELSE rule.most END
   FROM (SELECT job.limit_key AS key, {rule} AS name, 'job' AS scope, count(*) AS live
           FROM job WHERE job.state = 'RUNNING' AND job.limit_key IS NOT NULL

@@ -330,7 +330,7 @@ SELECT 1 FROM limit_rule WHERE scope = :scope AND name = :name FOR UPDATE
 -- Nothing to do: there is one writer.
 
 -- name: limit_rule_seen
--- Says that the program of a worker declares them.
+-- Notes that the program of a live worker declares these rules.
 -- postgres
 UPDATE limit_rule SET declared_at = {now}
  WHERE (scope, name) IN (SELECT rule.scope, rule.name FROM limit_rule AS rule
@@ -405,7 +405,7 @@ ON CONFLICT (scope, key) DO UPDATE
   SET free_at = min(b.free_at + (SELECT us FROM owed WHERE owed.key = b.key), {now} + :longest_us)
 
 -- name: bucket_prune
--- A bucket that is full says what none says.
+-- Removes full buckets: a full one and none mean the same.
 -- postgres
 DELETE FROM bucket
  WHERE (scope, key) IN (SELECT scope, key FROM bucket WHERE free_at < {now} - interval '1 minute'

@@ -24,7 +24,7 @@ from milepost.store.rules import (
 
 MICROS = 1_000_000
 LOOK, NAMED = 1_000, 5
-"""Of how many buckets those of a rule are looked for, and how many are named."""
+"""How many buckets are searched for those of a rule, and how many keys are named."""
 
 
 class Bucket(msgspec.Struct):
@@ -33,15 +33,15 @@ class Bucket(msgspec.Struct):
     limit: Limit
     ahead_us: float
     added_us: float = 0.0
-    """How much was taken here."""
+    """How much was taken since it was opened."""
 
     def wait_us(self, units: float = 1, *, after_us: float = 0) -> float:
-        """Tell when so many units are free, not before a time; more than it holds, when full."""
+        """Say when units are free, `after_us` at the earliest; more than it holds, when full."""
         holds = min(units, self.limit.burst or 0) - (self.limit.burst or 0)
         return max(0.0, after_us, self.ahead_us + holds * self.limit.unit_us)
 
     def take(self, units: float = 1, *, after_us: float = 0) -> float:
-        """Reserve so many units, and tell when they are free."""
+        """Reserve that many units, and say when they are free."""
         start = self.wait_us(units, after_us=after_us)
         ahead = max(self.ahead_us, start) + units * self.limit.unit_us
         self.added_us += ahead - self.ahead_us
@@ -71,10 +71,9 @@ def take(
     after: float = 0,
     within: float | None = None,
 ) -> Steps[float]:
-    """Reserve so many units, and tell in how many seconds they are free.
+    """Reserve units, and say in how many seconds they are free, at the earliest `after`.
 
-    They are not free before `after`. If they are not free `within` so many seconds, nothing is
-    reserved: whoever comes back later would have to pay twice.
+    If that is longer than `within`, nothing is reserved: a caller that comes back would pay twice.
     """
     bucket = yield from open_bucket(scope, key, limit)
     after_us = after * MICROS
@@ -88,9 +87,9 @@ def take(
 def clear(
     name: str, key: str | None, *, scope: str | None, actor: str | None, reason: str | None
 ) -> Steps[Rule]:
-    """Let the rate of a rule, or of a key of it, begin anew; it is written down who did, and why.
+    """Refill the bucket of a rule, or of one key of it; this is recorded with who and why.
 
-    What was taken is forgotten. A bucket that has nothing to forget is not found.
+    A bucket that is full is `NotFound`.
     """
     check_reason(reason)
     known = yield from rules()
@@ -123,7 +122,7 @@ def _bucket_of(named: Named, key: str | None) -> str:
 
 
 def _nothing(rule: Rule, key: str | None) -> Steps[str]:
-    """Say that there is nothing to clear, and of which keys there is."""
+    """Say that there is nothing to clear, and which keys have the least left."""
     what = f"limit {rule.name}" if rule.scope == "job" else f"{rule.scope} {rule.name}"
     if rule.limit.rate is None:
         return f"{what} has no rate: there is nothing to clear"

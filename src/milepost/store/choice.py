@@ -1,6 +1,6 @@
-"""Which of the jobs under limits may start, where there is one writer.
+"""Which jobs under limits may start, in a store with one writer (SQLite).
 
-Elsewhere `job_claim_limited` chooses by the same rules, in its statement.
+On PostgreSQL `job_claim_limited` chooses by the same rules, within its statement.
 """
 
 import random
@@ -15,6 +15,7 @@ from milepost.limit import LONGEST_US, split_key
 from milepost.store.rules import Limit
 
 SLACK_US = 0.5
+"""A bucket that lacks less than this has enough: the store keeps whole microseconds."""
 
 
 class Candidate(NamedTuple):
@@ -34,7 +35,7 @@ Turn = tuple[int, int, Candidate]
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What limits say now."""
+    """The rules, leases, buckets and turns that decide about the candidates of a claim."""
 
     rules: Mapping[str, Limit]
     """By their names."""
@@ -79,29 +80,32 @@ def choose(
 ) -> Choice:
     """Choose up to `most`: those of the keys of which the fewest run come first.
 
-    They are given line by line, in order; and how many keys were visited, and the lines' floors.
+    `found` has the candidates line by line, in order; `visits` is how many keys the look went to,
+    and `floors` from which number each line was looked at.
     """
     choice = Choice([], {})
     free: list[Turn] = []
     taken: dict[str, int] = {}
     rooms: dict[str, float] = {}
-    odd = _Odd(standing)
+    keys = _KeyRules(standing)
     for candidate in found:
         key = candidate.key
         if key is None:
             free.append((candidate.line, 0, candidate))
             continue
         if key not in rooms:
-            taken[key], rooms[key] = 0, odd.room(key)
+            taken[key], rooms[key] = 0, keys.room(key)
         turn = taken[key] = taken[key] + 1
-        if turn > rooms[key] or (key in odd.limits and not odd.fits(candidate, key, turn, choice)):
+        if turn > rooms[key] or (
+            key in keys.limits and not keys.fits(candidate, key, turn, choice)
+        ):
             choice.blocked += 1
         else:
             free.append((candidate.line, turn + standing.live[key], candidate))
     if len(free) > most or standing.queues:
         ties = _ties(free, floors, shuffled=visits > most) if visits else {}
         free = _in_turn(free, ties)
-    _take(free, odd.limits, standing, choice, most=most)
+    _take(free, keys.limits, standing, choice, most=most)
     return choice
 
 
@@ -122,12 +126,12 @@ def _in_turn(free: Sequence[Turn], ties: Mapping[tuple[int, str | None], float])
 def _ties(
     free: Sequence[Turn], floors: Sequence[int], *, shuffled: bool
 ) -> dict[tuple[int, str | None], float]:
-    """Put the keys of a line that have the same turn in an order, where a look goes by keys.
+    """Order the keys of a line that have the same turn, for a look that goes by keys.
 
-    A line's floor is where the last claim took a job: if that was no younger than the oldest job
-    now, the oldest one's key is the last; else it is the first, once in as many times as there are
-    other keys. Those come by age; by chance where more are visited than can be taken, because then
-    the walk does not bring each of them forward.
+    The oldest job's key comes last if the last claim took no job that is younger (the line's floor
+    tells): it is the turn of another key. Otherwise it comes first once in as many times as there
+    are other keys, by chance. The other keys come by the age of their first job; or by chance where
+    more keys are visited than can be taken, because the walk then brings only some of them forward.
     """
     firsts: dict[tuple[int, str | None], int] = {}
     oldest: dict[int, Candidate] = {}
@@ -138,17 +142,17 @@ def _ties(
     if shuffled:
         ties = {key: random.random() for key in ties}  # noqa: S311 - no secret
     for line, one in oldest.items():
-        same = [first == one.seq for (place, _), first in firsts.items() if place == line]
-        times = inf if floors[line] <= one.seq else len(same) - 1
-        if floors[line] == one.seq and sum(same) > 1:
-            times = len(same)  # submitted at one instant: nobody knows whose the last one was
+        oldest_too = [first == one.seq for (place, _), first in firsts.items() if place == line]
+        times = inf if floors[line] <= one.seq else len(oldest_too) - 1
+        if floors[line] == one.seq and sum(oldest_too) > 1:
+            times = len(oldest_too)  # submitted at one instant: nobody knows whose the last one was
         first = random.random() * times < 1  # noqa: S311 - no secret
         ties[line, one.key] = -1 if first else 2
     return ties
 
 
-class _Odd:
-    """The keys of which more is asked than how many run: they have a rate, or an order."""
+class _KeyRules:
+    """What the rules of keys allow; `limits` has the keys whose rule has a rate or an order."""
 
     def __init__(self, standing: Standing) -> None:
         self._standing = standing

@@ -135,7 +135,7 @@ def _next(facts: JobFacts, words: Sequence[Reason]) -> str:
 
 def _raised(facts: JobFacts) -> str | None:
     """Say what a limit waits for that lets none start."""
-    command = facts.limited and limit_explain.shut(facts.limited, "job", "queue")
+    command = facts.limited and limit_explain.opening_command(facts.limited, "job", "queue")
     return f"nothing, until its limit is raised: `{command}`" if command else None
 
 

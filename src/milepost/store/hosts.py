@@ -18,19 +18,19 @@ from milepost.store.rules import ANY_HOST, Limit
 
 SCOPE = "host"
 LOOK = 1000
-"""How many of those that wait are looked at."""
+"""How many of the requests that wait at a host are looked at."""
 SOON_US = 250_000
-"""One that waits in a process asks again so soon."""
+"""A request that waits in a process asks again after this."""
 AGAIN_US = 2_000_000
-"""It does so after this long at the latest: the rule may have changed, or its rate been cleared."""
+"""It asks after this at the latest: the rule may have changed, or its rate been cleared."""
 FAIR_US = 1_000_000
-"""One that has waited so much longer goes first, if it comes soon."""
+"""A request that has waited this much longer goes first, if it asks soon."""
 GRACE_US = 2_000_000
-"""So late it is no longer waited for."""
+"""A request that is later than this is not waited for any more."""
 PATIENCE_US = 1_000_000
 """The next start of a rate is waited for in the place itself, if it comes so soon."""
 LEAST_US, LONGEST_US = 50_000, 30_000_000
-"""After how long one that has no place comes back."""
+"""The bounds of the time after which a request without a place comes back."""
 
 
 class Asking(msgspec.Struct, frozen=True):
@@ -64,13 +64,13 @@ class _Waiting(NamedTuple):
     due_us: float
 
 
-class _Standing(msgspec.Struct):
-    """What a host's limit says now."""
+class _HostState(msgspec.Struct):
+    """A host's limit, the requests under way there, and those that wait."""
 
     limit: Limit
     sending: int = 0
     age_us: float = 0.0
-    """Since how long the requests that are under way have been sent, on average."""
+    """For how long the requests under way have been, on average."""
     waiting: list[_Waiting] = []
     """The longest first."""
     bucket: Bucket | None = None
@@ -86,9 +86,9 @@ class _Standing(msgspec.Struct):
 def enter(
     asked: Sequence[Asking], *, ended: Sequence[tuple[str, int]] = ()
 ) -> Steps[dict[str, Place]]:
-    """Give places to those that may be sent; those of the `ended`, (id, fence), are free before.
+    """Give places to those that may be sent; the places of `ended`, (id, fence), are freed first.
 
-    Answers by the job's id. Hosts without a rule take a look at the rules, and nothing else.
+    Answers by the job's id. A host without a rule costs one read of the rules, and nothing else.
     """
     hosts = sorted({one.host for one in asked})
     rows = yield Call("host_rules", {"host": hosts})
@@ -109,11 +109,11 @@ def enter(
 
 def _standing(
     limits: dict[str, Limit], ids: Sequence[str], ended: Sequence[tuple[str, int]]
-) -> Steps[dict[str, _Standing]]:
+) -> Steps[dict[str, _HostState]]:
     """Lock hosts, and read how they stand."""
     if not limits:
         return {}
-    standing = {host: _Standing(limit, waiting=[]) for host, limit in limits.items()}
+    standing = {host: _HostState(limit, waiting=[]) for host, limit in limits.items()}
     named = {"host": list(limits)}
     yield Call("host_lock", named)
     told = {"id": [job_id for job_id, _ in ended], "fence": [fence for _, fence in ended]}
@@ -129,7 +129,7 @@ def _standing(
     return standing
 
 
-def _places(found: _Standing, asked: Sequence[Asking]) -> dict[str, Place]:
+def _places(found: _HostState, asked: Sequence[Asking]) -> dict[str, Place]:
     """Say who may be sent, and when the others come back: those that wait longest go first."""
     mine = {one.claim.id for one in asked}
     ages = {one.id: one.age_us for one in found.waiting}

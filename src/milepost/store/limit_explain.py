@@ -1,4 +1,4 @@
-"""Why a limit keeps a job: who holds it, how many are before, and when it will probably start.
+"""Why a limit keeps a job waiting: which jobs hold it, how many are before, when it may start.
 
 A bounded number of rows is read, whatever waits: nothing is stored about a job that a limit keeps.
 """
@@ -24,11 +24,11 @@ HOLDERS, NAMED = 100, 5
 """How many leases are read, and how many of those are named."""
 DAY_SECONDS = 86_400
 OWED_LEAST = 60.0
-"""From how many seconds on the way out of a rate that was overdrawn is named."""
+"""A bucket that owes more than this is told, with the command that clears it."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A lease that counts."""
+    """A live lease under the limit."""
 
     id: str
     tenant: str
@@ -64,6 +64,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
     units_before: float = 0.0
     """What those before it take."""
     ahead_us: float | None = None
+    """How far the bucket is ahead of now; None: it is full."""
     turn: Turn | None = None
 
     @property
@@ -73,7 +74,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What it is called where it is told of."""
+        """The name of the limit in explanations."""
         return (
             f"queue {self.rule.name}" if self.rule.scope == "queue" else f"limit {self.rule.name}"
         )
@@ -84,7 +85,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         return self.limit.most is not None and self.live >= self.limit.most
 
     def earned_in(self, units: float) -> float:
-        """In how many seconds the bucket has so many units to give."""
+        """Seconds until the bucket has that many units."""
         ahead = max(0.0, self.ahead_us or 0.0)
         if self.limit.rate is None or (not ahead and not self.before):
             return 0.0  # a full bucket lets the first one go, whatever that takes
@@ -95,16 +96,16 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def owes(self) -> float:
-        """How many seconds it takes the rate to earn what was taken beyond its burst.
+        """Seconds until the rate has earned what was taken beyond its burst; 0 below a burst of it.
 
-        More than one burst of that is nothing that claims do: it was counted, or the rate changed.
+        Claims alone take no more than that: a handler counted more, or the rate was changed.
         """
         beyond = (self.ahead_us or 0.0) - self.limit.burst_us
         return beyond / 1e6 if self.limit.rate and beyond > self.limit.burst_us else 0.0
 
     @property
     def slowed(self) -> float:
-        """In how many seconds its rate lets the job start, after those before it."""
+        """Seconds until the rate lets the job start, after those before it."""
         return self.earned_in(self.units_before + self.units)
 
 
@@ -235,8 +236,8 @@ def turn_kept(found: Limited) -> str | None:
     return None
 
 
-def shut(found: Limited, *scopes: str) -> str | None:
-    """Name the command that opens a limit of these scopes that lets none start, if there is one."""
+def opening_command(found: Limited, *scopes: str) -> str | None:
+    """Give the command that raises a limit of 0 in these scopes; None if there is no such limit."""
     for level in found.levels:
         rule = level.rule
         if level.limit.most == 0 and rule.scope in scopes:
@@ -250,7 +251,7 @@ def _whose(level: Level) -> str:
 
 
 def _by(rule: Rule) -> str:
-    """Say who set it, where that is not what programs declare."""
+    """Name the person who set the rule, unless it is as programs declare it."""
     if not rule.is_set:
         return ""
     return f" (set by {rule.set_by}" + (f": {rule.reason})" if rule.reason else ")")
@@ -270,7 +271,7 @@ def _before(level: Level) -> str:
 
 
 def _holders(found: Limited, level: Level) -> str:
-    """Name some of those that hold it; those of other tenants are only counted."""
+    """Name some of the jobs that hold it; those of other tenants are only counted."""
     ours = [one for one in level.holders if one.tenant == found.job.tenant][:NAMED]
     named = [f"{one.id} on {one.worker_id} for {span(one.seconds)}" for one in ours]
     if rest := level.live - len(ours):
@@ -293,7 +294,7 @@ def _slowed(found: Limited, level: Level) -> str:
 
 
 def _owed(level: Level) -> str:
-    """Name the way out, where more was counted than the rate holds."""
+    """Name the command that clears a bucket which owes more than its rate holds."""
     words = [level.rule.name, *([level.key] if level.key else [])]
     words += ["--scope", "queue"] if level.rule.scope == "queue" else []
     command = shlex.join(["milepost", "limits", "clear", *words])

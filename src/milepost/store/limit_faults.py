@@ -16,7 +16,7 @@ from milepost.store.rules import Limit
 HOUR_SECONDS = 3_600.0
 GRACE_SECONDS = 60.0
 """A program declares its limits shortly before its worker is entered."""
-MOST = 1_000
+ROWS_MOST = 1_000
 
 
 class LimitFault(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ def faults(live: Sequence[Worker]) -> Steps[list[LimitFault]]:
 
 def _disputed() -> Steps[list[LimitFault]]:
     """Find rules that two versions of a program declare differently: the last wins (L-7)."""
-    asked = {"age_us": micros(HOUR_SECONDS), "most": MOST}
+    asked = {"age_us": micros(HOUR_SECONDS), "most": ROWS_MOST}
     found = []
     for _, name, declared, before, changes, older in (yield Call("limit_disputed", asked)):
         if changes < 2 and not older:  # noqa: PLR2004 - once, and everybody started since then
@@ -49,24 +49,30 @@ def _disputed() -> Steps[list[LimitFault]]:
         text = f"its declaration changed {often} within the hour, last from {last} to {newest}"
         if older:
             text += f"; {some(older, 'worker lives', 'workers live')} that started before"
-        do = "let one version run: the last to start wins; `milepost limits changes NAME` tells"
+        command = f"`milepost limits changes {shlex.quote(name)}`"
+        do = f"let one version run, the last to start wins; {command} lists the changes"
         found.append(LimitFault("limit", name, text, do))
     return found
 
 
 def _unseen() -> Steps[list[LimitFault]]:
     rows = yield Call("limit_unseen", {"grace_us": micros(GRACE_SECONDS)})
-    do = "`milepost limits set NAME --most none --rate none`, or deploy what declares it"
     text = "no live worker's program declares it, and it is in force"
-    return [LimitFault("limit", name, text, do) for _, name in rows]
+    return [LimitFault("limit", name, text, _lift(scope, name)) for scope, name in rows]
+
+
+def _lift(scope: str, name: str) -> str:
+    words = ["milepost", "limits", "set", name, "--scope", scope, "--most", "none"]
+    command = shlex.join([*words, "--rate", "none"])
+    return f"`{command}`, or deploy the program that declares it"
 
 
 def _exceeded() -> Steps[list[LimitFault]]:
     found = []
-    for scope, name, key, live, most in (yield Call("limit_exceeded", {"most": MOST})):
+    for scope, name, key, live, most in (yield Call("limit_exceeded", {"most": ROWS_MOST})):
         whose = f"of queue {name}" if scope == "queue" else f"for {split_key(key)[1] or 'it'}"
         text = f"{some(live, 'job runs', 'jobs run')} {whose}, and {most:,} may at once"
-        do = "it was lowered, or a job was claimed by hand: none starts until enough have ended"
+        do = "the limit was lowered, or a job claimed by hand: none starts until enough have ended"
         found.append(LimitFault("limit", name, text, do))
     return found
 

@@ -53,7 +53,7 @@ class Reach(msgspec.Struct, frozen=True):
     freed: Sequence[Freed] = ()
     """Keys that are looked at, too: one of their leases has ended."""
     bottoms: Mapping[tuple[str, int], int] = {}
-    """From which number on the keys of a queue and a priority are looked at; none waited below."""
+    """From which number on keys of a queue and a priority are looked at: no job waited below."""
     stripe: int = 0
     stripes: int = STRIPES
     """How many stripes are taken, from the first one on."""
@@ -78,14 +78,14 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     firsts: tuple[tuple[str, int, int | None], ...] | None = None
     """The number of the first job of a queue and a priority, where the bottom was looked at."""
     took_us: int = 0
-    """How many microseconds the choice took; 0: nobody measured it."""
+    """How many microseconds the choice took; 0: not measured."""
     last: tuple[str, int, int, int] | None = None
     """The queue, the priority and the number of the last job in line that was looked at, and its
     rowid where numbers are shared."""
 
     @property
     def wait_us(self) -> float | None:
-        """In how many microseconds a rate lets the next job start; None: that is not it."""
+        """Microseconds until a rate lets the next job start; None: no rate keeps it waiting."""
         return min((us for us in (self.key_us, self.queue_us) if us is not None), default=None)
 
 
@@ -159,7 +159,7 @@ def _steps(
     reach: Reach,
     most: int,
 ) -> Steps[Callable[[], Rows]]:
-    """Claim where nobody else can meanwhile: look, choose, move; answer as the statement does."""
+    """Claim in a store with one writer: look, choose, move; answer as `job_claim_limited` does."""
     known = yield from rules()
     queues = {name: rule.limit for (scope, name), rule in known.items() if scope == "queue"}
     jobs = {name: rule.limit for (scope, name), rule in known.items() if scope == "job"}
@@ -171,7 +171,7 @@ def _steps(
         if queues.keys() & set(asked["queue"]):
             plain = yield from _candidates("limit_plain", {**asked, "most": most})
             found.heads = [*found.heads, *plain]
-    # Not worth a try where the caller looks at little of the front: then many are blocked.
+    # No try where the caller looks at little of the front: it expects most of it to be blocked.
     few = 2 * reach.front >= most >= len(found.keys) + len(found.heads) and not reach.surplus
     if few and ids is None and not queues and (yield from _all_free(found, jobs)):
         others = [one.number for one in found.heads]
@@ -212,10 +212,10 @@ def _answer(look: Look, rows: Callable[[], Rows], more: Rows) -> Callable[[], Ro
 
 
 def _all_free(found: _Found, rules: Mapping[str, Limit]) -> Steps[bool]:
-    """Tell whether all of these may start, if nothing but numbers of leases is asked for."""
+    """Tell whether all of these may start, where no rule has a rate or an order."""
     keys = [*found.keys, *(one.key for one in found.heads if one.key is not None)]
-    odd = {name for name, rule in rules.items() if rule.ordered or rule.rate is not None}
-    if odd and any(rule_of(key) in odd for key in keys):
+    others = {name for name, rule in rules.items() if rule.ordered or rule.rate is not None}
+    if others and any(rule_of(key) in others for key in keys):
         return False
     bounds = {name: rule.most for name, rule in rules.items() if rule.most is not None}
     if not bounds or not keys:
@@ -273,7 +273,7 @@ def _standing(
     *,
     most: int,
 ) -> Steps[Standing]:
-    """Ask what limits say of these; leases count for their turns, too, if they cannot all go."""
+    """Read what decides about these; leases also for turns, where not all of them can be taken."""
     keys = {one.key: one for one in reversed(found) if one.key is not None}
     named = {key: rules.get(rule_of(key)) for key in keys}
     live: Counter[str] = Counter()

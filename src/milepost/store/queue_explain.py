@@ -153,7 +153,7 @@ def _queue_next(facts: QueueFacts, words: set[QueueReason | LimitReason]) -> str
         return f"nothing, until it is resumed: `{resume}`"
     if Q.IN_LINE not in words:
         return LOST if Q.LEASE_OVER in words else "nothing waits"
-    if facts.first is not None and (command := limit_explain.shut(facts.first, "queue")):
+    if facts.first is not None and (command := limit_explain.opening_command(facts.first, "queue")):
         return f"nothing, until its limit is raised: `{command}`"
     found = (then for cause, then in QUEUE_NEXT.items() if words & set(cause))
     return next(found, "the next free worker claims the oldest job")

@@ -1,4 +1,4 @@
-"""Rules of limits: what is in force, what programs declared, and who set it otherwise."""
+"""Rules of limits: what is in force, what programs declare, and who set something else."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,12 +9,10 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import MOST, Rate, check_burst, number_text, read_rate
+from milepost.limit import MOST, SCOPES, Rate, check_burst, number_text, read_rate
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
-SCOPES = ("job", "queue", "host", "source")
-"""What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
 ANY_HOST = "*"
 """The name of the rule of all hosts that have none."""
 _MOST_EXPECTED = f"expected a whole number from 0 on, {MOST:,} at most"
@@ -51,7 +49,7 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def words(self) -> str:
-        """What it allows, for people."""
+        """What it allows, in a sentence."""
         told = ["one at a time, in order"] if self.ordered else []
         if self.most is not None and not self.ordered:
             told.append(f"{self.most:,} at once" if self.most else "none may start")
@@ -62,12 +60,12 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """As it is written down."""
+        """The limit as JSON, as the store keeps it."""
         return msgspec.json.encode(self).decode()
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule: what is in force, what programs declared, and who set it otherwise."""
+    """A rule: what is in force, what programs declare, and who set something else."""
 
     scope: str
     name: str
@@ -84,8 +82,8 @@ class Rule(msgspec.Struct, frozen=True):
         return self.set_by is not None
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """What somebody sets of a rule; what is left out stays as it is, None takes it away."""
+class RuleEdit(msgspec.Struct, frozen=True):
+    """What to change of a rule: a field that is left out stays as it is, None removes it."""
 
     most: int | msgspec.UnsetType | None = msgspec.UNSET
     rate: str | float | msgspec.UnsetType | None = msgspec.UNSET
@@ -111,15 +109,15 @@ class RuleChange(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What came of it, for people."""
+        """What the change did, in a sentence."""
         if self.key is not None:
             return "cleared" if self.key in ("", self.name) else f"{self.key} cleared"
         return "removed" if self.after is None else self.after.words
 
 
 def ruled(scope: str, most: int | None = None, *, rate: str | float | None) -> Limit:
-    """Make a rule of so many at once, at a rate such as "25/s", with the burst of its scope."""
-    return _rated(Limit(most), Wish(rate=rate), scope)
+    """Make a limit of `most` at once and a rate such as "25/s", with the burst of its scope."""
+    return _rated(Limit(most), RuleEdit(rate=rate), scope)
 
 
 Named = tuple[str, str]
@@ -127,7 +125,7 @@ Named = tuple[str, str]
 
 
 Declared = dict[Named, Limit | None]
-"""What a program declares; None: no limit, where another program may have declared one."""
+"""What a program declares; None: no limit, though another program may have declared one."""
 
 
 def rules() -> Steps[dict[Named, Rule]]:
@@ -168,7 +166,7 @@ def declare(limits: Mapping[Named, Limit | None], *, actor: str | None = None) -
 
 
 def see(names: Iterable[Named]) -> Steps[None]:
-    """Say that the program of a worker declares them: one that none does is told by `doctor`."""
+    """Note that a worker's program declares these: `doctor` finds those that none declares."""
     if found := list(names):
         scopes, declared = map(list, zip(*found, strict=True))
         yield Call("limit_rule_seen", {"scope": scopes, "name": declared})
@@ -188,7 +186,7 @@ def _withdraw(was: Rule | None, *, actor: str | None) -> Steps[None]:
 
 
 def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None) -> Steps[Rule]:
-    """Set what a rule allows, from the next claim on; it is written down who did, and why."""
+    """Set what a rule allows, from the next claim on; the change is recorded with who and why."""
     yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
     was = (yield from rules()).get(named)
     declared = None if was is None or was.declared is None else was.declared.text
@@ -200,10 +198,10 @@ def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None)
     return (yield from rules())[named]
 
 
-def wish(
-    name: str, wanted: Wish, *, scope: str | None, actor: str | None, reason: str | None
+def edit(
+    name: str, wanted: RuleEdit, *, scope: str | None, actor: str | None, reason: str | None
 ) -> Steps[Rule]:
-    """Set some of what a rule allows; a queue, a host or a source may get its first one."""
+    """Change some of what a rule allows; a queue, a host or a source may get its first rule."""
     check_reason(reason)
     known = yield from rules()
     if scope in SCOPES[1:] and (scope, name) not in known:
@@ -212,7 +210,7 @@ def wish(
         named = _settable(known, name, scope)
         yield Call("limit_rule_hold", {"scope": named[0], "name": name})
         limit = (yield from rules())[named].limit
-    return (yield from change(named, wished(limit, wanted, named[0]), actor=actor, reason=reason))
+    return (yield from change(named, edited(limit, wanted, named[0]), actor=actor, reason=reason))
 
 
 def _settable(known: Mapping[Named, Rule], name: str, scope: str | None) -> Named:
@@ -240,9 +238,9 @@ def read_burst(text: str) -> float:
         raise Invalid(f"burst={text[:40]!r}: expected a number from 1 on") from None
 
 
-def wished(limit: Limit, wanted: Wish, scope: str) -> Limit:
-    """Change a limit of a scope as somebody wishes, or raise `Invalid` saying why not."""
-    if wanted == Wish():
+def edited(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
+    """Give a limit with changes, or raise `Invalid` with what is wrong with them."""
+    if wanted == RuleEdit():
         raise Invalid("nothing was set: give most, rate or burst")
     if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
         raise Invalid("its jobs run one at a time, in order: most cannot be set, only its rate")
@@ -255,7 +253,7 @@ def wished(limit: Limit, wanted: Wish, scope: str) -> Limit:
     return _rated(limit, wanted, scope)
 
 
-def _rated(limit: Limit, wanted: Wish, scope: str) -> Limit:
+def _rated(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
     if wanted.rate is None:
         if isinstance(wanted.burst, int | float):
             raise Invalid("a burst belongs to a rate: give both")
@@ -271,7 +269,7 @@ def _rated(limit: Limit, wanted: Wish, scope: str) -> Limit:
 
 
 def own_burst(limit: Limit, scope: str) -> float | None:
-    """Tell the burst of a limit, if it is not the one that its rate has where nobody says it."""
+    """Give the burst of a limit; None if it is the default of its rate."""
     pace = _pace(limit)
     return None if pace is None or limit.burst == pace.burst(scope) else limit.burst
 
@@ -283,7 +281,7 @@ def _pace(limit: Limit) -> Rate | None:
 def reset(
     name: str, *, scope: str | None, actor: str | None, reason: str | None = None
 ) -> Steps[Rule | None]:
-    """Let what programs declared be in force again; a rule that none declared is removed."""
+    """Put back what programs declare; a rule that none declares is removed."""
     check_reason(reason)
     named = the_one((yield from rules()), name, scope=scope)
     yield Call("limit_rule_hold", {"scope": named[0], "name": name})

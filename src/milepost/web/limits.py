@@ -8,11 +8,12 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from milepost.limit import SCOPES
 from milepost.rules import clear_limit, reset_limit, set_limit
 from milepost.store import limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand, Terms
-from milepost.store.rules import RuleChange, Wish
+from milepost.store.rules import RuleChange, RuleEdit
 from milepost.web.call import Call, OperateCall, ReadCall, json_response
 from milepost.web.documents import ListDocument, RequestBody
 from milepost.web.problems import answers, problems
@@ -20,12 +21,13 @@ from milepost.web.route import Route
 
 router = APIRouter(route_class=Route, tags=["limits"])
 CHANGES_MOST = 1_000
+SCOPE_PATTERN = f"^({'|'.join(SCOPES)})$"
 
 Scope = Annotated[
     str | None,
     Query(
         description="What it limits, if several have that name.",
-        pattern="^(job|queue|host|source)$",
+        pattern=SCOPE_PATTERN,
     ),
 ]
 
@@ -90,20 +92,20 @@ class LimitChoice(RequestBody):
     rate: str | None = Field(default=None, max_length=100, examples=["25/s"])
     burst: float | None = Field(default=None, ge=1, lt=2**31)
     reason: str | None = Field(default=None, min_length=1, max_length=2000)
-    scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
+    scope: str | None = Field(default=None, pattern=SCOPE_PATTERN)
 
     @property
-    def wish(self) -> Wish:
+    def edit(self) -> RuleEdit:
         """The fields that were given; the others stay unset."""
-        names = self.model_fields_set & set(Wish.__struct_fields__)
-        return Wish(**{name: getattr(self, name) for name in names})
+        names = self.model_fields_set & set(RuleEdit.__struct_fields__)
+        return RuleEdit(**{name: getattr(self, name) for name in names})
 
 
 class ResetReason(RequestBody):
     """Why a limit goes back to what was declared."""
 
     reason: str | None = Field(default=None, min_length=1, max_length=2000)
-    scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
+    scope: str | None = Field(default=None, pattern=SCOPE_PATTERN)
 
 
 class ClearChoice(RequestBody):
@@ -115,7 +117,7 @@ class ClearChoice(RequestBody):
         description="The key, of a limit that has keys; of the limit `*` of hosts, the host.",
     )
     reason: str | None = Field(default=None, min_length=1, max_length=2000)
-    scope: str | None = Field(default=None, pattern="^(job|queue|host|source)$")
+    scope: str | None = Field(default=None, pattern=SCOPE_PATTERN)
 
 
 STANDS = {**answers(LimitDocument, 404, description="How it stands now."), **problems(413, 415)}
@@ -165,7 +167,7 @@ async def set_(*, name: str, call: OperateCall, choice: Annotated[LimitChoice, B
     said = {"actor": _checked(call).principal.actor, "reason": choice.reason}
 
     def operation() -> Steps[LimitStand]:
-        return (yield from set_limit(name, choice.wish, scope=choice.scope, **said))
+        return (yield from set_limit(name, choice.edit, scope=choice.scope, **said))
 
     return await call.once(operation)
 

@@ -16,7 +16,7 @@ from milepost.rules import clear_limit, reset_limit, set_limit
 from milepost.store import buckets, limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand
-from milepost.store.rules import ANY_HOST, RuleChange, Wish
+from milepost.store.rules import ANY_HOST, RuleChange, RuleEdit
 from milepost.web.call import Call, OperateCall, ReadCall
 from milepost.web.dashboard.facts import Counts
 from milepost.web.dashboard.page import (
@@ -203,14 +203,14 @@ async def set_(*, scope: str, name: str, call: OperateCall) -> Response:
     _checked(call, name)
     fields = await form_of(call)
     said = {"actor": call.principal.actor, "reason": one(fields, "reason") or None}
-    await call.run(set_limit, name, _wish(fields), scope=scope, **said)
+    await call.run(set_limit, name, _edit_of(fields), scope=scope, **said)
     return acted(call, "set limit", f"{scope} {name}", "/limits", name=name, scope=scope)
 
 
-def _wish(fields: Fields) -> Wish:
+def _edit_of(fields: Fields) -> RuleEdit:
     """Read the form: it holds all that can be set, and what is empty is taken away."""
     most, rate, burst = (one(fields, field) for field in ("most", "rate", "burst"))
-    return Wish(
+    return RuleEdit(
         most=rules.read_most(most) if most else None,
         rate=rate or None,
         burst=rules.read_burst(burst) if rate and burst else None,
