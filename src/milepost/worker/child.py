@@ -62,15 +62,15 @@ from milepost.worker.pipe import (
 
 REPORT_SECONDS = 0.1
 BURST = 50
-"""So many reports of an attempt are sent at once, whatever happens next; then ten a second."""
+"""This many reports of an attempt are sent at once; the later ones ten a second."""
 MAIN = "__mp_main__"
 """The name that the program's own module is imported under, as by `multiprocessing`."""
 LOGGING = "milepost.cli.logs"
 OOM_SCORE = "1000"
 STREAMS = (0, 1, 2)
-"""The descriptors of input and output: whichever of them is closed, the next file opened gets."""
+"""The descriptors of input and output. The next file that is opened gets one that was closed."""
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-"""Each ends the process, whichever job it runs then, unless a handler hears its signal."""
+"""Each ends the process, whichever job runs in it then, unless its signal is handled."""
 
 T = TypeVar("T")
 _kept = ExitStack()
@@ -79,7 +79,7 @@ _inside: ContextVar[int] = ContextVar("milepost_hooked", default=0)
 
 
 class Reporter:
-    """Sends what an attempt tells: at once while that is little, later together."""
+    """Sends progress, lines and counts of an attempt: at once while few, later together."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -88,7 +88,7 @@ class Reporter:
         self._usage: dict[str, float] | None = None
 
     def tell(self, context: Context) -> None:
-        """Send what there is, unless that was done too often; a thread does it soon then."""
+        """Send what there is; if that was done too often, a thread sends it soon."""
         now = time.monotonic()
         if self._burst <= 0 and now - self._sent_at < REPORT_SECONDS:
             return
@@ -305,7 +305,7 @@ class Child:
                     self._runner.get_loop().call_soon_threadsafe(task.cancel)
 
     def _report(self) -> None:
-        """Send what an attempt told in a hurry."""
+        """Send what an attempt told too often for it to be sent at once."""
         while True:
             time.sleep(REPORT_SECONDS)
             if (running := self._running) is not None:
@@ -316,9 +316,9 @@ def _undeclared(claim: Claim) -> outcome.Problem:
     return outcome.Problem(
         type="Invalid",
         message=(
-            f"job {claim.kind!r} version {claim.kind_version} is not declared where the module of "
-            "the app is imported anew: an isolated job is declared at the top of a module that it "
-            "imports"
+            f"job {claim.kind!r} version {claim.kind_version} is not declared when its process "
+            "imports the app's module: declare isolated jobs at the top of that module, or of one "
+            "that it imports"
         ),
         kind="permanent",
         code="configuration",
@@ -369,7 +369,7 @@ def main(descriptor: int, crash: int) -> None:
     for kept in (descriptor, crash):
         if kept >= 0:
             os.set_inheritable(kept, False)
-    _hear_no_signals()
+    _disarm_signals()
     end_with_process()
     if crash >= 0:
         faulthandler.enable(crash)
@@ -378,7 +378,7 @@ def main(descriptor: int, crash: int) -> None:
     try:
         begin = pipe.read()
         if not isinstance(begin, Begin):
-            raise Severed("it did not begin at the beginning")  # noqa: TRY301 - nobody listens
+            raise Severed("its first message is no Begin")  # noqa: TRY301 - nobody listens
         try:
             app = _imported(begin)
         except BaseException as error:  # noqa: BLE001 - sys.exit() in a module, too
@@ -398,7 +398,9 @@ def _imported(begin: Begin) -> Host:
     finally:
         Importing.now = False
     if found is None:
-        raise Invalid(f"{begin.place.module} has no {begin.place.attribute} when imported anew")
+        raise Invalid(
+            f"{begin.place.module} has no {begin.place.attribute} when the job's process imports it"
+        )
     app: Any = found
     address = StoreUrl.parse(begin.address)
     if app.client.url != address:
@@ -431,18 +433,18 @@ def _die_with_parent() -> None:
         file.write(OOM_SCORE)
 
 
-def _hear_no_signals() -> None:
-    """Leave it to the worker to say when it is over: a service's stop reaches every process."""
+def _disarm_signals() -> None:
+    """Let the worker decide when to stop: a service manager signals every process."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, _unheard)  # not ignored: programs that are started would be deaf too
-    os.register_at_fork(after_in_child=_hear_again)
+        signal.signal(number, _nothing)  # SIG_IGN would be inherited by programs
+    os.register_at_fork(after_in_child=_rearm_signals)
 
 
-def _unheard(_number: int, _frame: object) -> None: ...
+def _nothing(_number: int, _frame: object) -> None: ...
 
 
-def _hear_again() -> None:
+def _rearm_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is _unheard:
+        if signal.getsignal(number) is _nothing:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)

@@ -1,8 +1,8 @@
 """Isolated jobs: each slot has a warm process of its own, which can be killed.
 
 A thread of the worker's hands an attempt to such a process and waits for its outcome; hooks run
-around that, in the thread. A warden between the two (`warden.py`) kills the process at the
-attempt's timeout, at a limit or when it is asked to, with everything that descends from it.
+around that, in the thread. A warden between the two (`warden.py`) kills the process and everything
+that descends from it: at the attempt's timeout, at a limit, or when it is asked to.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ from milepost.worker.threads import ThreadLanes
 log = Log("milepost.worker")
 
 RELAYED = ("step", "submit")
-"""The points that an attempt can pass."""
+"""The points of hooks that an attempt can pass while it runs."""
 
 
 def _as_error(problem: Problem) -> Exception:
@@ -68,7 +68,7 @@ def _as_error(problem: Problem) -> Exception:
 
 
 def _blamed(claim: Claim, problem: Problem) -> Outcome:
-    """End a suspect that its process died of: one more loss would have ended it."""
+    """Fail a suspect whose process died: one more loss would have ended it."""
     poisoned = claim.losses + 1 >= claim.poison_limit
     cause = Cause.POISONED if poisoned else Cause.ATTEMPTS_EXHAUSTED
     told = f"{problem.message} while it ran alone, after {claim.losses} lost workers"
@@ -153,7 +153,7 @@ class IsolatedLanes(ThreadLanes):
             return self._executor.judge(running.definition, running.context, error)
 
     def _begun(self, running: RunningJob) -> Outcome | None:
-        """Note that it begins, or say why it should not: from here on only its process ends it."""
+        """Note that it begins, or give the outcome if it must not; now only its process ends it."""
         with self._count:
             if (result := self._refused(running)) is None:
                 running.began = time.monotonic()
@@ -165,7 +165,7 @@ class IsolatedLanes(ThreadLanes):
             self.takes_suspects = False
             log.warning("suspects run in this process", job_id=running.claim.id, why=str(error))
             return outcome.released(str(error)[:REASON_LIMIT])
-        error.__traceback__ = None  # it was not in the worker that it failed
+        error.__traceback__ = None  # frames of the worker say nothing of why
         return self._executor.judge(running.definition, running.context, error)
 
     def _run(self, running: RunningJob) -> Outcome:

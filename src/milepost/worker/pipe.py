@@ -1,4 +1,4 @@
-"""What a worker and the process of an isolated job tell each other, and how.
+"""The messages between a worker and the process of an isolated job, and how they are sent.
 
 Each message is a frame: a mark, its length and its content. Arguments, results and errors cross as
 they are stored, so that nothing has to be picklable.
@@ -25,12 +25,12 @@ FRAME_MOST = 2**30
 OTHERS = 16 * 1024**2
 """What a message may hold besides arguments or results: lines, a traceback, counts."""
 PAYLOADS = 4
-"""So many times the largest result a message may be, and `OTHERS`."""
+"""A message may be this many times the largest result, plus `OTHERS`."""
 PART = 1 << 18
 
 
 class Severed(MilepostError):  # noqa: N818 - what happened
-    """The other side is gone, or does not speak as it should."""
+    """The other side is gone, or sent what is no message."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """How to become what the worker is."""
+    """How to import the app as the worker did."""
 
     place: Place
     argv: list[str]
@@ -60,19 +60,19 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """It can take attempts, and holds so many bytes."""
+    """The process can take attempts, and holds this many bytes."""
 
     held: int
 
 
 class Broken(msgspec.Struct, frozen=True, tag=True):
-    """It cannot."""
+    """The process cannot take attempts: the import failed."""
 
     message: str
 
 
 class Attempt(msgspec.Struct, frozen=True, tag=True):
-    """Run this."""
+    """An attempt to run."""
 
     number: int
     claim: Claim

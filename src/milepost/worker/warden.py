@@ -2,12 +2,12 @@
 
 A program of its own between a worker and such a process, run by path with the standard library
 alone. Orphans of its descendants become its children, so that a process which changed its session
-or whose parent died is found too. It is no part of a job's way: when all goes well it sleeps.
+or whose parent died is found too. No job passes through it: it sleeps while nothing goes wrong.
 
 It reads lines, each a command: `watch N SECONDS MEMORY CPU` (a dash: no such limit) when attempt N
-begins, `rest N` when it is over, `end N WHY SECONDS` to kill after so long. At the end of its
-input, the worker's death, it kills everything. Before it ends it writes one line: how it came to
-that.
+begins, `rest N` when it is over, `end N WHY SECONDS` to kill after that time. The end of its input
+is the worker's death: it kills everything. Before it ends it writes one line: why, and what it
+measured.
 """
 
 import ctypes
@@ -24,12 +24,12 @@ SAMPLE_SECONDS = 0.02
 LOOK_SECONDS = 0.1
 """How often new descendants are looked for; where that takes long, a tenth of the time."""
 KILL_SECONDS = 0.8
-"""How long processes that do not die, for they wait for a disk or belong to another, are killed."""
+"""For how long it tries to kill a process that waits for a disk, or belongs to another user."""
 STUCK = ("timeout", "cpu", "memory")
-"""Ends that make people ask where the handler was."""
+"""Reasons for a kill after which people ask where the handler was."""
 WHERE = int(signal.SIGRTMAX) - 2 if hasattr(signal, "SIGRTMAX") else 0
-"""Has the process write where it is, which needs no interpreter, and die of it: it must not go on,
-as with a call that a signal interrupts."""
+"""The signal of which a process writes its stack, without the interpreter, and dies. It must die of
+it: a call that a signal only interrupts returns, and its handler goes on."""
 WHERE_SECONDS = 0.05
 SET_PDEATHSIG, SET_CHILD_SUBREAPER = 1, 36
 PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
@@ -148,14 +148,14 @@ def prctl(option: int, value: int) -> None:
 
 
 class Warden:
-    """Holds one process, and what descends from it."""
+    """Guards one process, and what descends from it."""
 
     def __init__(self, command: list[str], environment: dict[str, str], keep: list[int]) -> None:
         self._worker = os.getppid()
-        self._ear, mouth = os.pipe()
-        os.set_blocking(mouth, False)
-        os.set_blocking(self._ear, False)
-        signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
+        self._woken, waking = os.pipe()
+        os.set_blocking(waking, False)
+        os.set_blocking(self._woken, False)
+        signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # Not ignored: that would be inherited. The worker says when it is over.
             signal.signal(number, lambda *_: None)
@@ -167,7 +167,7 @@ class Warden:
         self._pid = self._process.pid
         self._status: int | None = None
         self._reaped = 0.0
-        """Processor time of orphans that ended."""
+        """Processor time of orphans that have ended."""
         self._number = 0
         self._why = self._ends_for = ""
         self._end_at = float("inf")
@@ -181,14 +181,14 @@ class Warden:
         self._buffer = b""
 
     def run(self) -> dict[str, object]:
-        """Hold it until it dies or is to be killed; then kill what is left, and tell."""
+        """Wait until it dies or is to be killed; kill what is left, and say how it ended."""
         is_open = True
         # A process that another handler forked from the worker may hold our input open.
         while self._status is None and not self._why and is_open and os.getppid() == self._worker:
-            ready, _, _ = select.select([0, self._ear], [], [], self._pause)
-            if self._ear in ready:
+            ready, _, _ = select.select([0, self._woken], [], [], self._pause)
+            if self._woken in ready:
                 with suppress(BlockingIOError):
-                    os.read(self._ear, 4096)
+                    os.read(self._woken, 4096)
                 self._reap()
             if 0 in ready and self._status is None:
                 is_open = self._listen()
@@ -198,7 +198,7 @@ class Warden:
             self._ask_where()
         self._kill()
         if self._status is not None and self._status not in (-signal.SIGKILL, -WHERE or None):
-            self._why = ""  # it was quicker
+            self._why = ""  # it had ended before it was killed
         return {
             "number": self._number,
             "why": self._why,
@@ -292,7 +292,7 @@ class Warden:
                 self._reaped += used.ru_utime + used.ru_stime
 
     def _ask_where(self) -> None:
-        """Have it write where it is, and die; one that does not is killed in a moment."""
+        """Have the process write its stack and die; if it does not, `_kill` follows."""
         with suppress(OSError):
             os.kill(self._pid, WHERE)
         until = time.monotonic() + WHERE_SECONDS
@@ -313,7 +313,7 @@ class Warden:
 
 
 def main() -> None:
-    """Read what to start, and hold it."""
+    """Read what to start, and guard it until its end."""
     # It wakes us when the worker dies, or only the thread that started us.
     prctl(SET_PDEATHSIG, signal.SIGHUP)
     prctl(SET_CHILD_SUBREAPER, 1)
