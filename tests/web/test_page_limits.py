@@ -67,6 +67,19 @@ async def test_it_is_changed_and_reset_under_the_callers_name(api, limited, capl
     assert len(limited.limits.changes("customers")) == 4
 
 
+async def test_a_queue_gets_its_first_limit_on_the_page(api, limited):
+    page = (await api.get("/queues", headers=HTML)).text
+    assert 'href="/limits/queue/default/set"' in page
+    asked = await api.get("/limits/queue/default/set", headers=DIALOG)
+    assert "Now: no limit." in asked.text
+    form = {"form_token": form_token(asked.text), "most": "2", "rate": "", "burst": ""}
+    done = await api.post("/limits/queue/default/set", data=form)
+    assert done.headers["location"] == "/limits?name=default&scope=queue"
+    assert limited.limits.get("default", scope="queue").words == "2 at once"
+    for place in ("job/default/set", "queue/other/reset", "queue/other/clear"):
+        assert (await api.get(f"/limits/{place}", headers=DIALOG)).status_code == 404
+
+
 async def test_who_changes_only_the_rate_gets_the_burst_of_the_new_one(api, limited):
     limited.limits.set("customers", rate="25/s")
     asked = (await api.get("/limits/job/customers/set", headers=HTML)).text
@@ -154,4 +167,5 @@ async def test_the_job_and_its_queue_name_their_limits(api, limited):
     assert "queue default lets none start" in page
     queues = (await api.get("/queues", params={"name": "default"}, headers=HTML)).text
     assert 'href="/limits?name=default&amp;scope=queue"' in queues
+    assert 'href="/limits/queue/default/set"' not in queues
     assert "its first job under a limit" in queues

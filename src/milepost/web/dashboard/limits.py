@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from milepost.codec import check_text
-from milepost.limit import EVENLY, number_text
+from milepost.limit import EVENLY, SCOPES, number_text
 from milepost.rules import clear_limit, reset_limit, set_limit
 from milepost.store import buckets, limit_looks, rules
 from milepost.store.driver import Steps
@@ -34,7 +34,7 @@ from milepost.web.dashboard.page import (
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 CHANGES = 20
 """How many changes of a limit are listed."""
-COUNTS = {"job": "of each key", "queue": "of the queue", "host": "of the host", "source": ""}
+COUNTS = {"job": "of each key", "queue": "of its jobs", "host": "requests", "source": "calls"}
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -156,11 +156,16 @@ async def ask_reset(*, scope: str, name: str, call: OperateCall) -> Response:
     return await _asked(call, scope, name, "reset")
 
 
-def _choice(name: str, scope: str) -> Steps[tuple[LimitStand, str]]:
-    """Read a limit, and the burst that somebody gave it; empty if it has the one of its rate."""
+def _choice(name: str, scope: str, *, first: bool) -> Steps[tuple[LimitStand, str]]:
+    """Read a limit, and its burst unless that is the default of its rate.
+
+    Where a `first` one may be made, of anything but jobs, it need not be there yet.
+    """
+    rule = (yield from rules.rules()).get((scope, name))
+    if rule is None and first and scope in SCOPES[1:]:
+        return LimitStand(scope=scope, name=name, words="no limit"), ""
     found = yield from limit_looks.one(name, scope=scope)
-    rule = (yield from rules.rules())[scope, name]
-    burst = rules.own_burst(rule.limit, scope)
+    burst = None if rule is None else rules.own_burst(rule.limit, scope)
     return found, "" if burst is None else number_text(burst)
 
 
@@ -170,22 +175,28 @@ async def ask_clear(*, scope: str, name: str, call: OperateCall, key: str = "") 
     return await _asked(call, scope, name, "clear", key)
 
 
-TITLES = {"set": "Change", "reset": "Reset", "clear": "Clear the rate of"}
+def _title(action: str, scope: str, name: str) -> str:
+    if action == "clear":
+        return f"Clear the rate of {'limit' if scope == 'job' else scope} {name}"
+    of = "limit" if scope == "job" else f"the limit of {scope}"
+    return f"{'Change' if action == 'set' else 'Reset'} {of} {name}"
 
 
 async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") -> Response:
     _checked(call, name)
-    found, burst = await call.run(_choice, name, scope)
+    found, burst = await call.run(_choice, name, scope, first=action == "set")
+    title = _title(action, scope, name)
     words = ["limits", action, name, *([key] if key else []), "--scope", scope]
     if action == "set":
         words += ["--most", "N" if found.most is None else str(found.most)]
     return await confirmation(
         call,
         "limits/confirm.html",
-        title=f"{TITLES[action]} limit {name}",
+        title=title,
         section="limits",
         values={
             "limit": found,
+            "title": title,
             "row": Row(found),
             "burst": burst,
             "usual": "one" if scope in EVENLY else "one second's worth",
