@@ -134,7 +134,7 @@ def _next(facts: JobFacts, words: Sequence[Reason]) -> str:
 
 
 def _raised(facts: JobFacts) -> str | None:
-    """Say what a limit waits for that lets none start."""
+    """Name the command that raises a limit of 0, which lets none start."""
     command = facts.limited and limit_explain.opening_command(facts.limited, "job", "queue")
     return f"nothing, until its limit is raised: `{command}`" if command else None
 

@@ -164,9 +164,7 @@ QUEUE_NEXT: Mapping[tuple[Reason, ...], str] = {
         *(Q.NO_WORKER, Q.NO_WORKER_FOR_QUEUE),
         Q.NO_WORKER_FOR_KIND,
     ): "the first worker that serves it and knows the kind claims the oldest job",
-    tuple(LimitReason): (
-        "jobs that their limits let start are claimed, those of keys that are free first"
-    ),
+    tuple(LimitReason): ("jobs that their limits let start are claimed, free keys first"),
     (Q.BROKER_AWAY,): "workers claim its jobs from the store while the broker is away",
     (Q.ON_BROKER, Q.UNREPORTED): (
         "a worker tells the broker, and whichever gets the hint claims the job"

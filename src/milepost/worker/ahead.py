@@ -19,9 +19,9 @@ class AheadPolicy:
     least: float = 400.0
     """Below so many jobs a second none are: claims are no burden, and a few ends are no rate."""
     patience: float = 0.1
-    """A job that has not started so long after its claim is released, if another worker is free."""
+    """A job not started this long after its claim is released, if another worker is free."""
     longest: float = 1.0
-    """After so long it is released in any case: other jobs may go first by now."""
+    """After this long it is released in any case: other jobs may go first by now."""
     of_slots: int = 30
     """How many jobs a slot may have waiting for it."""
     refill: float = 0.5

@@ -35,18 +35,18 @@ CLAIM_MOST = 1_000
 """Larger claims gain nothing. With slots for three, one is made while another one's jobs run and a
 third one's outcomes are settled."""
 WORTH_A_CLAIM = 16
-"""While a settlement makes room for more, fewer free slots than a sixteenth are no claim worth."""
+"""While a settlement frees more, less than a sixteenth of the slots is not worth a claim."""
 FOR_LONG = 4
 """Jobs that may be long are claimed for a fourth of the slots while short ones are held ahead."""
 ROOM_SECONDS = 1.0
 STRIPE_TRIES = 3
 """How often jobs under limits are looked for at once, while others hold stripes."""
 CROWDED_SECONDS = 0.05
-"""After so long a worker looks again that found nothing, where others were choosing meanwhile."""
+"""A worker that found nothing while others held stripes looks again after this."""
 PLAIN, LIMITED = "plain", "limited"
 """The two lines: jobs without a limit, and jobs under one."""
 EMPTY_SECONDS = 0.05
-"""For so long a line in which no job was found is looked at after the other one."""
+"""For this long a line in which no job was found is looked at after the other one."""
 _TOGETHER = attrgetter("limited", "line.queue", "line.priority")
 """Suspects that are tried by one claim."""
 ClaimCall = Callable[[list[Claim]], Coroutine[Any, Any, None]]

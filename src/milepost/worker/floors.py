@@ -12,18 +12,18 @@ from milepost.store.jobs import Line
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
 RESCAN_TIMES, RESCAN_MOST_SECONDS = 200, 5.0
-"""A look at the bottom comes again after so many times what it took, at the latest then."""
+"""A look at the bottom comes again after this many times its duration, at most after this long."""
 COSTLY_SECONDS = 0.005
 """Where it took longer, dead entries are walked: nobody looks there because nothing was met."""
 AT_ONCE = 4
-"""How many queues a look from the floors has, in turns: each of them has ten priorities."""
+"""How many queues a look from the floors covers, in turns: each of them has ten priorities."""
 AGED = 7
-"""One claim in so many begins with the lowest priority: each gets an eighth of all at least."""
+"""One claim in this many begins with the lowest priority: each priority gets an eighth or more."""
 HINTS = 4
 """How many queues are worth a look before it is asked which ones have work."""
 REMEMBERED = 0.9
 FORGOTTEN = 0.1
-"""How much of what a queue has had still counts a look later, and what counts no more."""
+"""The weight of the jobs that a queue was given, a look later; and below which it is dropped."""
 
 
 Place = tuple[str, int]

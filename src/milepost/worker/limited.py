@@ -16,28 +16,28 @@ VISITS_EMPTY = 48
 """As many where the last look found all of them blocked: such looks come again and again."""
 KEYS_LEAST, KEYS_MOST = 4, 2_000
 CHEAP_US, LOOK_US, TAKING_US = 25, 6_000, 50_000
-"""A key usually takes 5 microseconds to look at, and more behind an old snapshot: then a look has
-so many that they take no longer than this; longer where it takes most of the jobs that it sees,
-because in smaller ones each job would cost more."""
+"""A key usually takes 5 microseconds to look at. Behind an old snapshot it takes more, and a look
+visits as many keys as fit into `LOOK_US`; into `TAKING_US` where it takes most of the jobs that it
+sees, because a smaller look would cost more for each job."""
 FADE, PROBE = 0.8, 4
-"""How much of a look counts after the next one; one in so many is half as large, to compare."""
+"""The weight of a look after the next one; and how often one is half as large, to compare."""
 SWEEP = 256
-"""How many jobs a look behind blocked ones has: at each of them it is seen whether it may start."""
+"""How many jobs a look behind blocked ones examines, each of them."""
 SWEEPS, SWEEP_SHARE = 8, 0.05
-"""Where nothing else may start, so many of them follow each other, for this share of the time."""
+"""Where nothing else may start, this many follow each other, for this share of the time."""
 SWEEP_TURN = 32
-"""One look in so many goes there, though others find jobs; it takes one, because older jobs of its
-key may be free by now."""
+"""One look in this many goes there though others find jobs; it takes one job, because older jobs of
+its key may be free by now."""
 NEWEST = 8
-"""The keys of so many of the newest jobs are looked at: a job that just came is found at once."""
+"""How many of the newest jobs have their keys looked at: a new job is found at once."""
 FREED_MOST = 1_000
 SHARE_LEAST = 1 / 16
 RULES_SECONDS = 1.0
-"""How long a store without rules is taken for one, while there are other jobs to claim."""
+"""How long a store that had no rules is not asked again, while there are other jobs to claim."""
 
 
 class KeyCost:
-    """What a key takes in a look, apart from what every look takes: the slope of recent looks."""
+    """What a key takes in a look, without what every look takes: the slope of recent looks."""
 
     def __init__(self) -> None:
         self._sums = [0.0] * 5
