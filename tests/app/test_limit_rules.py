@@ -193,6 +193,8 @@ def test_a_new_declaration_has_the_last_word_an_old_one_has_not_l7(app):
         ({"rate": "fast"}, "per s, m, h or d"),
         ({"rate": True}, "must be a number per s"),
         ({"rate": "0/s"}, "per s, m, h or d"),
+        ({"most": 2.5}, "from 0 on"),
+        ({"most": "5"}, "from 0 on"),
         ({"burst": 5}, "belongs to a rate"),
         ({"rate": None, "burst": 5}, "belongs to a rate"),
         ({"rate": "1/s", "burst": 0}, "from 1 on"),

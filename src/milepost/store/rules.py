@@ -244,13 +244,16 @@ def edited(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
         raise Invalid("nothing was set: give most, rate or burst")
     if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
         raise Invalid("its jobs run one at a time, in order: most cannot be set, only its rate")
-    if isinstance(wanted.most, int):
-        if isinstance(wanted.most, bool) or not 0 <= wanted.most <= MOST:
-            raise Invalid(f"most={wanted.most!r}: {_MOST_EXPECTED}")
+    if wanted.most is not msgspec.UNSET:
+        _check_most(wanted.most)
         limit = msgspec.structs.replace(limit, most=wanted.most)
-    elif wanted.most is None:
-        limit = msgspec.structs.replace(limit, most=None)
     return _rated(limit, wanted, scope)
+
+
+def _check_most(most: object) -> None:
+    is_number = isinstance(most, int) and not isinstance(most, bool) and 0 <= most <= MOST
+    if not is_number and most is not None:
+        raise Invalid(f"most={most!r}: {_MOST_EXPECTED}")
 
 
 def _rated(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
