@@ -602,6 +602,26 @@ def test_a_drain_ends_with_nothing_that_may_start_behind_blocked_jobs(database, 
 
 
 @pytest.mark.both_stores
+@pytest.mark.parametrize("blocked", [26, 42, 300])
+def test_a_drain_beside_blocked_jobs_ends_after_few_looks(app, monkeypatch, blocked):
+    """Looks behind them counted as none at the bottom: it asked for another, hundreds of times."""
+    looks, real = [], limits.claim
+
+    def claim(**given: object) -> object:
+        looks.append(given)
+        return real(**given)
+
+    @app.job(limit=mp.Limit(1, key="who", name="blocked"))
+    def work(who: str) -> None: ...
+
+    work.submit_many([(f"{number}",) for number in range(blocked)])
+    app.limits.set("blocked", most=0, reason="they wait")
+    monkeypatch.setattr(limits, "claim", claim)
+    assert app.drain() == 0
+    assert len(looks) <= 10
+
+
+@pytest.mark.both_stores
 async def test_many_blocked_keys_hide_none_that_may_start_l21(app, working, until):
     """Not among the newest jobs, it waited for its turn in the order of keys: seconds."""
     app.settings = app.settings.chosen(poll_max=2.0)

@@ -112,7 +112,6 @@ class Floors:
 
     def beyond(self, place: Place, floor: int, past: int) -> list[Line]:
         """Name a place from a number on, and from their bottoms those that follow."""
-        self.whole = False
         places = sorted(self._everywhere(), key=_in_fixed_order)
         after = places[bisect_right(places, _in_fixed_order(place), key=_in_fixed_order) :]
         self._line = [Line(*place, floor, past), *(Line(*one) for one in after)]

@@ -185,6 +185,8 @@ class LimitedLine:
         self.takes_one = sweep.hides and not beyond and self._turn % SWEEP_TURN == 0
         sweep.is_on = sweep.hides and (beyond or self.takes_one)
         if sweep.is_on and sweep.beyond is not None:
+            # It goes on after a look from the floors or at the bottom; or it is in place of one.
+            self.floors.whole = self.floors.whole and beyond
             return self.floors.beyond(*sweep.beyond)
         return self.floors.line(now)
 
@@ -269,7 +271,8 @@ class LimitedLine:
     def _learn_cost(self, look: Look, *, taken: int) -> None:
         """Learn how many keys a look has time for, from what each of them took in this one."""
         seen = look.front + look.visited
-        if self.floors.whole or not look.took_us or not seen:
+        walked = self.floors.whole and not self.sweep.is_on
+        if walked or not look.took_us or not seen:
             return  # walked from its bottom, or empty: the line says nothing of keys
         each = self._cost.learn(seen, look.took_us)
         most_us = TAKING_US if 2 * taken >= seen else LOOK_US
