@@ -622,6 +622,55 @@ def test_a_drain_beside_blocked_jobs_ends_after_few_looks(app, monkeypatch, bloc
 
 
 @pytest.mark.both_stores
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_blocked_jobs_of_one_queue_hide_none_of_another_from_a_drain(
+    database, app, order, monkeypatch
+):
+    """Looks behind them began at the last one met: a queue that came after it there was left."""
+    first, second = order
+    monkeypatch.setattr(floors.random, "shuffle", lambda names: names.sort(key=order.index))
+    ran: list[str] = []
+
+    @app.job(limit=mp.Limit(5, key="who", name="shared"))
+    def mine(who: str) -> None:
+        ran.append(who)
+
+    @app.job(limit=mp.Limit(1, key="who", name="blocked"))
+    def blocked(who: str) -> None: ...
+
+    with closing(mp.App(database.url)) as elsewhere:
+
+        @elsewhere.job(limit=mp.Limit(5, key="who", name="shared"))
+        def theirs(who: str) -> None: ...
+
+        blocked.options(queue=first).submit_many([(f"y{n}",) for n in range(1_500)])
+        blocked.options(queue=second).submit_many([(f"y{n}",) for n in range(300)])
+        app.limits.set("blocked", most=0, reason="they wait")
+        theirs.options(queue=second).submit_many([("a",)] * 100)
+        mine.options(queue=second).submit("a")
+    app.drain()
+    assert ran == ["a"]
+
+
+@pytest.mark.both_stores
+def test_jobs_of_a_full_queue_hide_none_of_another_that_has_a_limit(app):
+    """Without keys, they stood for good behind as many as a claim asks for."""
+    ran: list[str] = []
+
+    @app.job
+    def work(queue: str) -> None:
+        ran.append(queue)
+
+    for queue in "ab":
+        app.queue(queue, most=5)
+    work.options(queue="a", priority=9).submit_many([("a",)] * 300)
+    work.options(queue="b").submit_many([("b",)] * 3)
+    app.limits.set("a", scope="queue", most=0, reason="they wait")
+    assert app.drain() == 3
+    assert ran == ["b"] * 3
+
+
+@pytest.mark.both_stores
 async def test_many_blocked_keys_hide_none_that_may_start_l21(app, working, until):
     """Not among the newest jobs, it waited for its turn in the order of keys: seconds."""
     app.settings = app.settings.chosen(poll_max=2.0)
@@ -647,12 +696,13 @@ def test_a_look_behind_blocked_jobs_goes_on_after_the_last_one_and_ends_where_th
     line.looked([], look(front=10, blocked=10, last=("default", 0, 7, 3)), reach, began=0, ended=0)
     assert line.sweep.looks(0.0)
     places = line.line(0.1, beyond=True)
-    assert (places[0].queue, places[0].floor, places[0].past) == ("default", 7, 3)
+    assert [(one.priority, one.floor) for one in places] == [(n, 0) for n in range(9, -1, -1)]
     reach = line.reach(10)
     assert (reach.front, reach.visits, reach.newest) == (SWEEP, 0, 0)
     told = look(front=SWEEP, blocked=SWEEP, last=("default", 0, 600, 4))
     line.looked([], told, reach, began=0, ended=0)
-    assert line.line(0.2, beyond=True)[0].floor == 600
+    [place] = line.line(0.2, beyond=True)
+    assert (place.queue, place.floor, place.past) == ("default", 600, 4)
     line.looked([], look(front=9, blocked=9), line.reach(10), began=0, ended=0)
     assert not line.sweep.hides
 

@@ -118,7 +118,8 @@ SELECT json_group_array(json_array(number, line, units,
          LIMIT :most)
 
 -- name: limit_plain
--- The first jobs in line that are under no limit, but in a queue that has one.
+-- The first jobs in each line that are under no limit, but in a queue that has one: those of a full queue must not
+-- hide those of another.
 -- postgres
 -- Nothing to do: job_claim_limited has chosen.
 -- sqlite
@@ -131,16 +132,19 @@ WITH line AS MATERIALIZED (
 )
 SELECT json_group_array(json_array(number, line, seq, queue, priority, key, units))
   FROM (SELECT job.rowid AS number, line.place AS line, queued_seq AS seq, job.queue, job.priority, limit_key AS key, units
-          FROM line CROSS JOIN job INDEXED BY job_claim
-         WHERE job.queue = line.queue AND job.priority = line.priority
-           AND job.state = 'QUEUED' AND job.limit_key IS NULL AND job.queued_seq >= line.floor
-           AND EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = line.queue)
-     AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
-     AND {spent} IS NOT TRUE
-     AND {suspect} = :alone
-     AND (run_id IS NULL
-          OR EXISTS (SELECT 1 FROM run WHERE run.id = job.run_id AND run.state IN {active}))
-         LIMIT :most)
+          FROM line CROSS JOIN job
+         WHERE EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'queue' AND name = line.queue)
+           AND job.rowid IN (
+               SELECT first.rowid FROM job AS first INDEXED BY job_claim
+                WHERE first.queue = line.queue AND first.priority = line.priority
+                  AND first.state = 'QUEUED' AND first.limit_key IS NULL AND first.queued_seq >= line.floor
+                  AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
+                  AND {spent} IS NOT TRUE
+                  AND {suspect} = :alone
+                  AND (run_id IS NULL
+                       OR EXISTS (SELECT 1 FROM run WHERE run.id = first.run_id AND run.state IN {active}))
+                ORDER BY first.limit_key, first.queued_seq
+                LIMIT :most))
 
 -- name: limit_named
 -- The jobs with these ids.

@@ -28,6 +28,8 @@ FORGOTTEN = 0.1
 
 Place = tuple[str, int]
 """A queue and a priority."""
+Passed = tuple[Place, int, int]
+"""The last job that was passed over: its place, its number and its rowid."""
 
 
 class Floors:
@@ -110,11 +112,15 @@ class Floors:
             self._line = self._in_turns(self._from_floors(), queues=AT_ONCE)
         return self._line
 
-    def beyond(self, place: Place, floor: int, past: int) -> list[Line]:
-        """Name a place from a number on, and from their bottoms those that follow."""
+    def beyond(self, passed: Passed | None) -> list[Line]:
+        """Name a place from a job on, and from their bottoms those that follow; None: all."""
         places = sorted(self._everywhere(), key=_in_fixed_order)
-        after = places[bisect_right(places, _in_fixed_order(place), key=_in_fixed_order) :]
-        self._line = [Line(*place, floor, past), *(Line(*one) for one in after)]
+        self._line = []
+        if passed is not None:
+            place, floor, past = passed
+            places = places[bisect_right(places, _in_fixed_order(place), key=_in_fixed_order) :]
+            self._line = [Line(*place, floor, past)]
+        self._line += [Line(*one) for one in places]
         return self._line
 
     def _everywhere(self) -> dict[Place, int]:

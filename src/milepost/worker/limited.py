@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from milepost.records import Claim
 from milepost.store.jobs import Line
 from milepost.store.limits import STRIPES, Freed, Look, Reach
-from milepost.worker.floors import Floors, Place
+from milepost.worker.floors import Floors, Passed
 
 VISITS = 16
 """How many keys each claim looks at in the order of keys, so that no key starves behind others."""
@@ -57,23 +57,21 @@ class Sweep:
 
     Such jobs may be more than a look has, and what stands behind them is not always found by keys:
     jobs whose number is lower than those of their line, or behind others of a kind that is unknown
-    here.
+    here. They have an order of their own, and so begin at its top: what the looks at the first in
+    line did not come to, because another queue or priority was first, may stand anywhere in it.
     """
 
     def __init__(self) -> None:
-        self.beyond: tuple[Place, int, int] | None = None
-        """Behind which job the next one goes on: its place, its number and its rowid."""
+        self.hides = False
+        """Whether more jobs may stand behind those that were blocked."""
+        self.beyond: Passed | None = None
+        """Behind which job the next one goes on; None: it begins at the top."""
         self.is_on = False
         """Whether the look under way is one of them."""
         self._swept = self._sweeps_all = False
         """Whether they have come to the end since a job was last taken or a lease ended, and
         whether those under way will have."""
         self._due = 0.0
-
-    @property
-    def hides(self) -> bool:
-        """Whether more jobs may stand behind those that were blocked."""
-        return self.beyond is not None
 
     def free(self, keys: dict[Freed, None]) -> None:
         """Begin anew where leases have ended: jobs that were passed over may start."""
@@ -95,13 +93,14 @@ class Sweep:
 
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn where to go on behind the jobs looked at: to the end, where many were blocked."""
-        begins = self.beyond is None and is_crowded(look)
+        ended = look.front < reach.front or look.last is None
+        begins = not (self.hides or ended) and is_crowded(look)
         self._swept = self._swept and not taken
         self._sweeps_all = not taken and (begins or self._sweeps_all)
-        if look.front < reach.front:
-            if self.is_on:
-                self.beyond, self._swept = None, self._sweeps_all
-        elif look.last is not None and (self.is_on or begins):
+        self.hides = self.hides or begins
+        if self.is_on and ended:
+            self.hides, self.beyond, self._swept = False, None, self._sweeps_all
+        elif self.is_on and look.last is not None:
             queue, priority, number, rowid = look.last
             self.beyond = (queue, priority), number, rowid
 
@@ -184,10 +183,12 @@ class LimitedLine:
         sweep = self.sweep
         self.takes_one = sweep.hides and not beyond and self._turn % SWEEP_TURN == 0
         sweep.is_on = sweep.hides and (beyond or self.takes_one)
-        if sweep.is_on and sweep.beyond is not None:
+        if sweep.is_on:
             # It goes on after a look from the floors or at the bottom; or it is in place of one.
             self.floors.whole = self.floors.whole and beyond
-            return self.floors.beyond(*sweep.beyond)
+            found = self.floors.beyond(sweep.beyond)
+            sweep.hides = bool(found)
+            return found
         return self.floors.line(now)
 
     def reach(self, most: int) -> Reach:
