@@ -54,6 +54,17 @@ class Standing(msgspec.Struct, frozen=True):
         limit = self.queues.get(queue)
         return inf if limit is None or limit.most is None else limit.most - self.busy[queue]
 
+    def missing_us(self, queue: str, limit: Limit, rank: int) -> float:
+        """Tell what a queue's bucket lacks for so many more jobs."""
+        ahead = max(0.0, self.ahead_us.get(("queue", queue), 0.0))
+        return rank * limit.unit_us - (limit.burst_us - ahead)
+
+    def closed(self) -> set[str]:
+        """Name the queues that let no job start now."""
+        rated = {name for name, limit in self.queues.items() if limit.rate is not None}
+        empty = {name for name in rated if self.missing_us(name, self.queues[name], 1) > SLACK_US}
+        return empty | {name for name in self.queues if self.room(name) <= 0}
+
 
 class Choice(msgspec.Struct):
     """The jobs that may start, what they take from buckets, and how it went."""
@@ -87,7 +98,7 @@ def choose(
     free: list[Turn] = []
     taken: dict[str, int] = {}
     rooms: dict[str, float] = {}
-    keys = _KeyRules(standing)
+    keys, closed = _KeyRules(standing), standing.closed()
     for candidate in found:
         key = candidate.key
         if key is None:
@@ -95,10 +106,12 @@ def choose(
             continue
         if key not in rooms:
             taken[key], rooms[key] = 0, keys.room(key)
-        turn = taken[key] = taken[key] + 1
-        if turn > rooms[key] or (
-            key in keys.limits and not keys.fits(candidate, key, turn, choice)
-        ):
+        turn = taken[key] + 1
+        # Where its queue lets none start, it takes no place of its key from those of other queues.
+        counts = candidate.queue not in closed
+        taken[key] += counts
+        limited = key in keys.limits
+        if turn > rooms[key] or (limited and not keys.fits(candidate, turn, choice, counts=counts)):
             choice.blocked += 1
         else:
             free.append((candidate.line, turn + standing.live[key], candidate))
@@ -170,14 +183,20 @@ class _KeyRules:
             return inf if not self._standing.live.get(key) else 0
         return inf if limit.most is None else limit.most - self._standing.live.get(key, 0)
 
-    def fits(self, candidate: Candidate, key: str, turn: int, choice: Choice) -> bool:
-        """Tell whether it is this job's turn, and the bucket has what it takes."""
+    def fits(self, candidate: Candidate, turn: int, choice: Choice, *, counts: bool) -> bool:
+        """Tell whether it is this job's turn, and the bucket has what it takes.
+
+        What one takes that `counts` is missing for the next ones.
+        """
+        key = candidate.key or ""
         limit = self.limits[key]
         if limit.ordered and self._standing.turns.get(key) != candidate.number:
             return False
         if limit.rate is None:
             return True
-        wanted = self._units[key] = self._units.get(key, 0.0) + (candidate.units or 1)
+        wanted = self._units.get(key, 0.0) + (candidate.units or 1)
+        if counts:
+            self._units[key] = wanted
         ahead = self._standing.ahead_us.get(("job", key), 0.0)
         missing = wanted * limit.unit_us - (limit.burst_us - max(0.0, ahead))
         # More than a bucket ever holds goes when it is full; the next ones wait for longer.
@@ -223,8 +242,7 @@ def _queue_has_room(name: str, queue: Limit, rank: int, standing: Standing, choi
         return False
     if queue.rate is None:
         return True
-    ahead = max(0.0, standing.ahead_us.get(("queue", name), 0.0))
-    missing = rank * queue.unit_us - (queue.burst_us - ahead)
+    missing = standing.missing_us(name, queue, rank)
     if missing > SLACK_US:
         choice.queue_us = missing if choice.queue_us is None else min(choice.queue_us, missing)
     return missing <= SLACK_US

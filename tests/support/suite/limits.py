@@ -173,6 +173,22 @@ class LimitSuite:
             assert sum(claim.limit_key is None for claim in both) == 1
             assert {claim.limit_key for claim in take(store, 2)} == {None}  # the older had its turn
 
+    def test_a_full_queue_takes_no_place_of_a_key_from_another_one(self, store: Store) -> None:
+        """The first of the key stood there, and those of other queues waited with them."""
+        store.worker(lease=9_999)
+        spent = Limit(rate=1, per_us=3_600_000_000, burst=1)
+        full = {("queue", "most"): Limit(most=0), ("queue", "rate"): spent}
+        store.run(rules.declare, full)
+        declare(store, r=Limit(most=2), t=Limit(rate=1, per_us=3_600_000_000, burst=2))
+        queues = ["most", "rate", "default"]
+        put(store, "spent", queue="rate")
+        assert len(take(store, queues=queues)) == 1
+        for rule in "rt":
+            for queue in queues[:2]:
+                put(store, "a", "a", rule=rule, queue=queue, priority=5)
+            one, other, _ = put(store, "a", "a", "a", rule=rule)
+            assert {claim.id for claim in take(store, queues=queues)} == {one, other}
+
     def test_a_key_behind_many_that_are_blocked_is_found_l21(self, store: Store) -> None:
         store.worker(lease=9_999)
         declare(store, r=Limit(most=1))

@@ -438,19 +438,6 @@ BEGIN
       LEFT JOIN counted ON counted.key = keyed.key
       LEFT JOIN turns ON turns.key = keyed.key
       LEFT JOIN bucket ON bucket.scope = 'job' AND bucket.key = keyed.key AND keyed.unit_us IS NOT NULL
-  ), ranked AS MATERIALIZED (
-    SELECT found.*,
-           CASE WHEN found.key IS NOT NULL THEN row_number() OVER line ELSE 1 END AS turn,
-           CASE WHEN found.key IS NOT NULL THEN sum(coalesce(found.units, 1)) OVER line END AS taken
-      FROM found
-    WINDOW line AS (PARTITION BY found.key ORDER BY found.line, found.seq)
-  ), judged AS MATERIALIZED (
-    SELECT ranked.*, live.left_us, live.unit_us, live.rested, live.leased, live.chance,
-           (live.room IS NULL OR ranked.turn <= live.room)
-           AND (live.ordered IS NOT TRUE OR coalesce(ranked.seq = live.turn, false)) AS free,
-           live.unit_us IS NULL OR ranked.taken * live.unit_us <= live.left_us + 0.5
-           OR (ranked.turn = 1 AND live.rested) AS earned
-      FROM ranked LEFT JOIN live ON live.key = ranked.key
   ), busy AS MATERIALIZED (
     SELECT rule.name AS queue, rule.unit_us,
            rule.most - (SELECT count(*) FROM job WHERE job.state = 'RUNNING' AND job.queue = rule.name) AS room,
@@ -459,6 +446,25 @@ BEGIN
       FROM rule
       LEFT JOIN bucket ON bucket.scope = 'queue' AND bucket.key = rule.name AND rule.unit_us IS NOT NULL
      WHERE rule.scope = 'queue' AND rule.name = ANY (limited)
+  ), ranked AS MATERIALIZED (
+    -- A job of a queue that lets none start takes no place of its key from those of other queues.
+    SELECT each.*,
+           CASE WHEN each.key IS NULL THEN 1
+                ELSE count(*) FILTER (WHERE each.counts) OVER line + CASE WHEN each.counts THEN 0 ELSE 1 END END AS turn,
+           CASE WHEN each.key IS NOT NULL
+                THEN coalesce(sum(coalesce(each.units, 1)) FILTER (WHERE each.counts) OVER line, 0)
+                     + CASE WHEN each.counts THEN 0 ELSE coalesce(each.units, 1) END END AS taken
+      FROM (SELECT found.*, found.queue <> ALL (ARRAY(
+                     SELECT busy.queue FROM busy WHERE busy.room <= 0 OR busy.unit_us > busy.left_us + 0.5)) AS counts
+              FROM found) AS each
+    WINDOW line AS (PARTITION BY each.key ORDER BY each.line, each.seq ROWS UNBOUNDED PRECEDING)
+  ), judged AS MATERIALIZED (
+    SELECT ranked.*, live.left_us, live.unit_us, live.rested, live.leased, live.chance,
+           (live.room IS NULL OR ranked.turn <= live.room)
+           AND (live.ordered IS NOT TRUE OR coalesce(ranked.seq = live.turn, false)) AS free,
+           live.unit_us IS NULL OR ranked.taken * live.unit_us <= live.left_us + 0.5
+           OR (ranked.turn = 1 AND live.rested) AS earned
+      FROM ranked LEFT JOIN live ON live.key = ranked.key
   ), ready AS MATERIALIZED (
     -- A key's turns begin after its live leases; jobs without a key come with the first turn of a key in their line.
     SELECT judged.place, judged.line, judged.seq, judged.queue, judged.key, judged.chance,
