@@ -83,6 +83,19 @@ def test_a_unique_key_that_is_taken_gives_its_live_job_though_the_queue_is_full(
     assert waiting(app) == 1
 
 
+def test_a_unique_key_that_stays_taken_gives_its_ended_job_though_the_queue_is_full(app, advance):
+    """Nothing would have been created; the throttled submit was refused all the same."""
+    note = declared(app, 1)
+    throttled = note.options(unique="start", unique_for=60)
+    first = throttled.submit("a")
+    app.drain()
+    note.submit("b")
+    assert throttled.submit("a").id == first.id
+    advance(61)
+    with pytest.raises(mp.QueueFull, match="1 more"):
+        throttled.submit("a")
+
+
 def test_a_bound_is_lifted_by_a_declaration_without_it(app, database):
     declared(app, 1)
     app.drain()

@@ -46,3 +46,11 @@ ON CONFLICT (scope, key) DO UPDATE
    SET fingerprint = excluded.fingerprint, created_at = excluded.created_at
  WHERE idempotency.created_at <= {now} - :for_us
 RETURNING key
+
+-- name: unique_taken
+-- postgres
+SELECT fingerprint FROM idempotency
+ WHERE scope = :scope AND key = :key AND created_at > {now} - :for_us::bigint{micros}
+-- sqlite
+SELECT fingerprint FROM idempotency
+ WHERE scope = :scope AND key = :key AND created_at > {now} - :for_us

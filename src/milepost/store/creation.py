@@ -76,8 +76,17 @@ def _count_new(jobs: Sequence[NewJob]) -> Steps[int]:
     count = sum(job.unique_key is None for job in jobs)
     by_key = {_key(job): job for job in jobs if job.unique_key is not None}
     for key in sorted(by_key):
-        count += not (yield from live(by_key[key]))
+        count += not (yield from _is_taken(by_key[key]))
     return count
+
+
+def _is_taken(job: NewJob) -> Steps[bool]:
+    """Tell whether its unique key answers with another job: a live one, or one of lately."""
+    if (yield from live(job)):
+        return True
+    if job.unique_us is None:
+        return False
+    return bool((yield Call("unique_taken", {**_place(job), "for_us": job.unique_us})))
 
 
 def live(job: NewJob) -> Steps[list[str]]:
@@ -121,11 +130,15 @@ def _key(job: NewJob) -> tuple[str, str, str]:
     return (job.template.tenant, job.template.kind, job.unique_key or "")
 
 
+def _place(job: NewJob) -> dict[str, Any]:
+    """Name what is kept of a key that stays taken: two kinds may have the same one."""
+    return {"scope": f"unique {job.template.tenant} {job.template.kind}", "key": job.unique_key}
+
+
 def _create_unique(job: NewJob) -> Steps[str]:
     if job.unique_us is None:
         return (yield from _create_or_find(job))
-    # Two callers may have the same key of different kinds.
-    place = {"scope": f"unique {job.template.tenant} {job.template.kind}", "key": job.unique_key}
+    place = _place(job)
     taken = {**place, "fingerprint": job.id, "for_us": job.unique_us}
     while not (yield Call("unique_take", taken)):
         # A new statement sees the rival's commit; it may have been pruned since.
