@@ -340,13 +340,19 @@ async def test_jobs_under_a_limit_and_others_take_turns_though_each_would_fill_e
     assert min(both.count("plain"), both.count("limited")) >= 50
 
 
+HELD = ["milepost_lock_stripes(0, 16)", "milepost_lock_queue('narrow')"]
+"""What another claim holds while it chooses."""
+
+
+@pytest.mark.parametrize("held", HELD)
 @pytest.mark.parametrize("database", POSTGRES, indirect=True)
-async def test_a_worker_whose_jobs_others_choose_from_looks_again_soon(database):
+async def test_a_worker_whose_jobs_others_choose_from_looks_again_soon(database, held):
     """It rested as if there were none, for a tenth of a second and more in each drain."""
     ran = asyncio.Event()
     patient = mp.App(database.url, poll_min=20.0, poll_max=20.0)
+    patient.queue("narrow", most=5)
 
-    @patient.job(limit=mp.Limit(1, key="key"))
+    @patient.job(queue="narrow", limit=mp.Limit(1, key="key"))
     async def limited(key: str) -> None:
         ran.set()
 
@@ -354,7 +360,7 @@ async def test_a_worker_whose_jobs_others_choose_from_looks_again_soon(database)
     worker = await patient.worker()
     async with await psycopg.AsyncConnection.connect(database.url) as other:
         await other.execute("SET search_path TO milepost")
-        await other.execute("SELECT milepost_lock_stripes(0, 16)")
+        await other.execute(f"SELECT {held}")
         running = asyncio.create_task(worker.run())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(ran.wait(), 2)
@@ -364,6 +370,25 @@ async def test_a_worker_whose_jobs_others_choose_from_looks_again_soon(database)
     await asyncio.wait_for(running, 30)
     await patient.client.close_async()
     patient.close()
+
+
+@pytest.mark.parametrize("held", HELD)
+@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+async def test_a_drain_goes_on_when_others_have_chosen(database, app, held):
+    """It ended with all jobs in line: another one was choosing at that moment."""
+    app.queue("narrow", most=5)
+
+    @app.job(queue="narrow", limit=mp.Limit(1, key="key"))
+    def limited(key: str) -> None: ...
+
+    await limited.submit_async("a")
+    async with await psycopg.AsyncConnection.connect(database.url) as other:
+        await other.execute("SET search_path TO milepost")
+        await other.execute(f"SELECT {held}")
+        draining = asyncio.create_task(asyncio.to_thread(app.drain))
+        await asyncio.wait([draining], timeout=1)
+        await other.rollback()
+        assert await asyncio.wait_for(draining, 10) == 1
 
 
 @pytest.mark.both_stores

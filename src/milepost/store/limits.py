@@ -82,6 +82,13 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     last: tuple[str, int, int, int] | None = None
     """The queue, the priority and the number of the last job in line that was looked at, and its
     rowid where numbers are shared."""
+    others: bool = False
+    """Whether another claim was choosing from a queue with a limit of its own."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it could choose from all: others had no stripe and no queue."""
+        return self.locked == STRIPES and not self.others
 
     @property
     def wait_us(self) -> float | None:

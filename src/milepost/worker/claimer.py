@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -18,7 +19,6 @@ from milepost.records import Claim
 from milepost.relay.hints import HintQueue
 from milepost.store import failures, hints, jobs, limits, queues, unfit
 from milepost.store.jobs import Suspect
-from milepost.store.limits import STRIPES
 from milepost.worker import Setup
 from milepost.worker.floors import Floors
 from milepost.worker.heartbeat import WorkerRow
@@ -40,9 +40,11 @@ FOR_LONG = 4
 """Jobs that may be long are claimed for a fourth of the slots while short ones are held ahead."""
 ROOM_SECONDS = 1.0
 STRIPE_TRIES = 3
-"""How often jobs under limits are looked for at once, while others hold stripes."""
+"""How often jobs under limits are looked for at once, while others hold stripes or queues."""
 CROWDED_SECONDS = 0.05
-"""A worker that found nothing while others held stripes looks again after this."""
+"""A worker that found nothing while others were choosing looks again after this."""
+CROWDED_TIMES = 100
+"""A drain does so as often in a row; what is held for longer is no claim's lock."""
 PLAIN, LIMITED = "plain", "limited"
 """The two lines: jobs without a limit, and jobs under one."""
 EMPTY_SECONDS = 0.05
@@ -93,7 +95,9 @@ class Claimer:
         self._empty_until = {PLAIN: 0.0, LIMITED: 0.0}
         self._rescan_asked = False
         self._crowded_out = False
-        """Whether the last claim found nothing in the stripes that it got, and others had some."""
+        """Whether the last claim found nothing in what it got, and others had the rest."""
+        self._crowded_times = 0
+        """How many in a row did."""
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
         self._plenty = False
@@ -122,6 +126,8 @@ class Claimer:
                 return 0
             claims = await self._fill(most, partial(self._claim_any, most, kinds))
             self._plenty = len(claims) * 2 >= most
+            crowded = self._crowded_out and not claims
+            self._crowded_times = self._crowded_times + 1 if crowded else 0
             return len(claims)
 
     async def _fill(self, most: int, claim: ClaimCall) -> list[Claim]:
@@ -259,8 +265,8 @@ class Claimer:
         elif limited.floors.due(began):
             limited.floors.know(self._scanned(await self._driver.run(queues.waiting)))
         for _ in range(STRIPE_TRIES):
-            claims, seen = await self._look_limited(most, kinds)
-            if claims or seen == STRIPES:
+            claims, whole = await self._look_limited(most, kinds)
+            if claims or whole:
                 return claims or await self._sweep(most, kinds)
         self._crowded_out = True
         return []
@@ -278,12 +284,12 @@ class Claimer:
 
     async def _look_limited(
         self, most: int, kinds: list[str], *, beyond: bool = False
-    ) -> tuple[list[Claim], int]:
-        """Look once; answer also with the number of stripes seen: others may hold the rest."""
+    ) -> tuple[list[Claim], bool]:
+        """Look once; answer also whether it could choose from all, or others hold some."""
         limited, began = self._limited, self._now
         line = limited.line(began, beyond=beyond)
         if not line:
-            return [], STRIPES
+            return [], True
         most = 1 if limited.takes_one else most
         reach = limited.reach(most)
         claims, look = await self._driver.run(
@@ -293,7 +299,7 @@ class Claimer:
         self._slots.awaited = limited.blocked
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))
-        return claims, look.locked
+        return claims, look.whole
 
     @property
     def wait_seconds(self) -> float:
@@ -451,6 +457,13 @@ class Claimer:
         self._floors.expect(self._scanned(queues))
         self._floors.rescan(self._now)
         self._limited.floors.rescan(self._now)
+
+    async def outlast_others(self) -> bool:
+        """Wait a moment if the last claim found nothing because others were choosing."""
+        waits = 0 < self._crowded_times <= CROWDED_TIMES
+        if waits:
+            await asyncio.sleep(CROWDED_SECONDS * random.uniform(0.2, 1.0))  # noqa: S311 - spreads
+        return waits
 
     def must_look_again(self) -> bool:
         """Ask for a look at the bottom if the last was none; False once there was one.

@@ -239,7 +239,7 @@ class LimitedLine:
         if not self.sweep.is_on:
             # In a queue with a limit of its own, jobs without a key are not among the front.
             front_ended = look.front < reach.front
-            ended_all = front_ended and look.locked == STRIPES and len(claims) < self._asked
+            ended_all = front_ended and look.whole and len(claims) < self._asked
             last = None if front_ended or look.last is None else look.last[:2]
             self.floors.learn(claims, came_to_end=ended_all, last=last, began=began, ended=ended)
         self.learn(look, reach, taken=len(claims))
@@ -257,7 +257,7 @@ class LimitedLine:
         self.blocked = look.blocked > 0
         self.waiting = taken > 0 or (look.front + look.visited > 0 and not self.blocked)
         self._left = self.blocked or (self._left and not self.floors.whole)
-        self._short = look.locked == STRIPES and look.front < reach.front
+        self._short = look.whole and look.front < reach.front
         self._empty = self.blocked and not taken
         self._spare = taken < self._asked
         if reach.visits:

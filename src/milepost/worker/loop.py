@@ -182,7 +182,9 @@ class Worker:
             await self._slots.freed_within(min(pause, TICK_SECONDS))
         elif self._busy:
             await self._settler.flush()
-        elif not (busy or moved or self._claimer.must_look_again()):
+        elif not (
+            busy or moved or await self._claimer.outlast_others() or self._claimer.must_look_again()
+        ):
             left = until - self._now
             if left <= 0 or not await self._driver.run(jobs.any_open):
                 return False

@@ -242,6 +242,7 @@ DECLARE
   locked text[] := milepost_lock_stripes(first_stripe, most_stripes);
   usable text[];
   limited text[];
+  others boolean := false;  -- whether another claim has a queue with a limit of its own
   chosen tid[];
   told text;
 BEGIN
@@ -253,6 +254,9 @@ BEGIN
            WHERE (SELECT paused FROM queue WHERE queue.name = l.queue) IS NOT TRUE
              AND CASE WHEN rule.name IS NULL THEN true ELSE milepost_lock_queue(l.queue) END) AS q;
   IF cardinality(usable) < (SELECT count(DISTINCT q) FROM unnest(asked_queues) AS q) THEN
+    others := EXISTS (SELECT 1 FROM limit_rule AS rule
+                       WHERE rule.scope = 'queue' AND rule.name = ANY (asked_queues) AND rule.name <> ALL (usable)
+                         AND (SELECT paused FROM queue WHERE queue.name = rule.name) IS NOT TRUE);
     SELECT coalesce(array_agg(l.queue ORDER BY l.place), '{}'), coalesce(array_agg(l.priority ORDER BY l.place), '{}'),
            coalesce(array_agg(l.floor ORDER BY l.place), '{}'), coalesce(array_agg(l.bottom ORDER BY l.place), '{}')
       INTO asked_queues, asked_priorities, asked_floors, asked_bottoms
@@ -344,7 +348,7 @@ BEGIN
                             milepost_us_since(began),
                             (SELECT json_build_array(line.queue, line.priority, met.last, 0)
                                FROM line JOIN met ON met.line = line.place
-                              WHERE line.place = (SELECT max(met.line) FROM met)))::text
+                              WHERE line.place = (SELECT max(met.line) FROM met)), others)::text
       INTO chosen, told
      WHERE (SELECT count(*) FROM found) <= asked_most;
     IF chosen IS NOT NULL THEN
@@ -517,7 +521,8 @@ BEGIN
                  AND queueing.rank <= coalesce(busy.room, queueing.rank)),
              (SELECT queue::json -> 0 FROM seen WHERE place IS NULL),
              milepost_us_since(began),
-             (SELECT queue::json -> 1 FROM seen WHERE place IS NULL)
+             (SELECT queue::json -> 1 FROM seen WHERE place IS NULL),
+             others
            )::text AS look
   )
   SELECT ARRAY(SELECT job.ctid FROM job
