@@ -182,6 +182,15 @@ def test_a_rate_says_when_the_next_one_is_free(yard, advance):
     assert yard.told(a[2]).reasons == ("in_line",)
 
 
+def test_a_rate_says_when_the_first_in_line_has_the_units_that_it_takes(yard):
+    """To jobs behind it, it said that the next one may start in 0 seconds."""
+    yard.declare(Limit(rate=1, per_us=10_000_000, burst=5, units="tokens"))
+    a = yard.put(*["acme"] * 3, units=4.0)
+    yard.take()
+    for job in a[1:]:
+        assert re.search(r"may start in (30|29|2[89]\.\d) seconds", yard.told(job).details[0])
+
+
 def test_what_takes_more_than_the_bucket_holds_starts_when_it_is_full(yard, advance):
     yard.declare(Limit(rate=1, per_us=10_000_000, burst=2, units="tokens"))
     a = yard.put("acme", "acme", units=5.0)

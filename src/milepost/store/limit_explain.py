@@ -95,6 +95,13 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, missing_us / 1e6)
 
     @property
+    def units_first(self) -> float:
+        """What the first in line takes: as much as those before the job do on average."""
+        if not self.before:
+            return self.units
+        return min(self.units_before / self.before, self.limit.burst or inf)
+
+    @property
     def owes(self) -> float:
         """Seconds until the rate has earned what was taken beyond its burst; 0 below a burst of it.
 
@@ -281,7 +288,7 @@ def _holders(found: Limited, level: Level) -> str:
 
 
 def _slowed(found: Limited, level: Level) -> str:
-    first = level.earned_in(1.0 if level.before else level.units)
+    first = level.earned_in(level.units_first)
     rate = f"{level.name} ({level.limit.rate_text})"
     whose = f"{_whose(level)}{_by(level.rule)}"
     if first > 0:
