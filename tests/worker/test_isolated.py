@@ -1,8 +1,10 @@
 """Isolated handlers: each in a process of its own, killed at its limit, its neighbours unharmed."""
 
 import asyncio
+import errno
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ import pytest_asyncio
 import milepost as mp
 from milepost.address import StoreUrl
 from milepost.observe.verify import verify
-from milepost.worker.pipe import MARK
+from milepost.worker.pipe import MARK, Begin, Place
+from milepost.worker.processes import IsolatedProcess
 from tests.support import isolated
 from tests.support.databases import Backends, everyday_names
 from tests.support.prove import PROVING
@@ -301,6 +304,30 @@ async def test_output_that_a_handler_closed_is_not_what_the_next_one_opens(app, 
     assert pid != closed.result
     again = await (await isolated.opens_a_file.submit_async()).wait_async(60)
     assert again.result[0] == pid, "nothing is replaced that was left as it was"
+
+
+@ANY
+async def test_what_imports_pass_over_in_the_path_of_modules_is_passed_over_here_too(
+    app, worker, monkeypatch, tmp_path
+):
+    """Each attempt failed with a TypeError, and left a process and its connections behind."""
+    monkeypatch.setattr(sys, "path", [tmp_path, b"bytes", *sys.path])
+    done = await (await isolated.pid.submit_async()).wait_async(60)
+    assert done.state == mp.JobState.SUCCEEDED, done.error.message
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing_open(monkeypatch):
+    """A file stayed open for each attempt, so that a shortage that should pass never did."""
+
+    def refused(*_args, **_named):
+        raise OSError(errno.EAGAIN, "temporarily unavailable")
+
+    begin = Begin(Place("nowhere", "app"), [], "", None, 0)
+    monkeypatch.setattr(os, "posix_spawn", refused)
+    before = set(Path("/proc/self/fd").iterdir())
+    with pytest.raises(OSError, match="temporarily"):
+        IsolatedProcess(begin)
+    assert set(Path("/proc/self/fd").iterdir()) == before
 
 
 @ANY

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,31 +157,25 @@ class IsolatedProcess:
     """A process that runs one attempt after the other, and its warden."""
 
     def __init__(self, begin: Begin) -> None:
-        own, others = socket.socketpair()
-        self._told, tell = os.pipe()
-        self._crash = _memory_file()
-        keep = [others.fileno(), *([] if self._crash < 0 else [self._crash])]
-        try:
+        # Whatever cannot be started leaves nothing open: there may be little left to open.
+        with ExitStack() as passed_on, ExitStack() as kept:
+            own, others = socket.socketpair()
+            kept.callback(own.close)
+            passed_on.callback(others.close)
+            self._told, tell = os.pipe()
+            kept.callback(os.close, self._told)
+            passed_on.callback(os.close, tell)
+            self._crash = _memory_file()
+            if self._crash >= 0:
+                kept.callback(os.close, self._crash)
+            keep = [others.fileno(), *([] if self._crash < 0 else [self._crash])]
+            start = json.dumps({**_child(keep[0], self._crash), "keep": keep, "tell": tell})
             command = [sys.executable, "-I", "-S", warden.__file__]
             self._warden = Spawned(command, keep=(*keep, tell))
-        except BaseException:
-            own.close()
-            os.close(self._told)
-            raise
-        finally:
-            others.close()
-            os.close(tell)
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
-        program = PROGRAM.format(keep[0], self._crash)
-        start = {
-            "command": [sys.executable, *flags, "-c", program],
-            "environment": {"MILEPOST_CHILD_PATH": json.dumps(sys.path)},
-            "keep": keep,
-            "tell": tell,
-        }
+            kept.pop_all()
         self._pipe = Pipe(own, until=self._told)
         self._pipe.seconds = START_SECONDS
-        self._command(json.dumps(start))
+        self._command(start)
         with suppress(Severed):
             self._pipe.send(begin)
         self.is_ready = False
@@ -284,10 +278,23 @@ class IsolatedProcess:
                 os.close(descriptor)
 
 
+def _child(connection: int, crash: int) -> dict[str, Any]:
+    """Say how to start the process itself: as this one, with its modules."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001 - as multiprocessing does
+    # Imports pass over what is no text, and so is none of it needed.
+    path = [folder for folder in sys.path if isinstance(folder, str)]
+    return {
+        "command": [sys.executable, *flags, "-c", PROGRAM.format(connection, crash)],
+        "environment": {"MILEPOST_CHILD_PATH": json.dumps(path)},
+    }
+
+
 def _memory_file() -> int:
     """Make a file for the last words of a process; -1 where the system has none."""
     make = getattr(os, "memfd_create", None)
-    return -1 if make is None else make("milepost-crash")
+    with suppress(OSError):  # some sandboxes refuse it
+        return -1 if make is None else make("milepost-crash")
+    return -1
 
 
 def ended(verdict: Verdict) -> str:
