@@ -114,6 +114,16 @@ def exits() -> None:
     os._exit(0)
 
 
+@app.job(isolate=True, retries=0, timeout=30)
+async def exits_in_a_task() -> None:
+    threading.Thread(target=time.sleep, args=(600,)).start()  # the interpreter waits for its end
+
+    async def exits_here() -> None:
+        sys.exit(3)
+
+    await asyncio.gather(exits_here())
+
+
 @app.job(isolate=True, retries=0)
 def closes_everything(path: str) -> str:
     os.closerange(3, 4096)
@@ -207,6 +217,12 @@ def works_for(seconds: float) -> int:
     until = time.thread_time() + seconds  # two of the three timers count processor time
     while time.thread_time() < until:
         pass
+    return os.getpid()
+
+
+@app.job(isolate=True)
+def is_where_waitid_is_missing() -> int:
+    del os.waitid
     return os.getpid()
 
 

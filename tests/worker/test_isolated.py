@@ -307,6 +307,26 @@ async def test_output_that_a_handler_closed_is_not_what_the_next_one_opens(app, 
 
 
 @ANY
+async def test_a_process_that_ends_by_itself_waits_for_no_thread_of_its_handler(app, worker):
+    """The attempt went on to its timeout, an hour as a rule, and held its slot."""
+    job = await isolated.exits_in_a_task.submit_async()
+    done = await job.wait_async(60)
+    assert (done.error.type, done.error.code) == ("ProcessDied", "crash"), done.error.message
+    assert done.error.message == "its process ended with code 3 before its handler returned"
+
+
+@ANY
+async def test_a_process_runs_attempts_where_python_has_no_waitid(app, worker):
+    """Before Python 3.13 it has none on macOS: the process died after each attempt."""
+    first = await (await isolated.is_where_waitid_is_missing.submit_async()).wait_async(60)
+    assert first.state == mp.JobState.SUCCEEDED, first.error.message
+    used, _ = (await (await isolated.leaves_a_process.submit_async()).wait_async(60)).result
+    assert used == first.result
+    second = await (await isolated.pid.submit_async()).wait_async(60)
+    assert second.result != used, "it left a process"
+
+
+@ANY
 async def test_what_imports_pass_over_in_the_path_of_modules_is_passed_over_here_too(
     app, worker, monkeypatch, tmp_path
 ):

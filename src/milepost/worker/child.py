@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from contextvars import ContextVar, copy_context
 from itertools import count
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -333,9 +333,12 @@ def held() -> int:
 
 
 def _has_children() -> bool:
-    """Tell whether any process that was started here is left: orphans among them are ours too."""
+    """Tell whether any process that was started here is left: orphans among them are ours too.
+
+    It may take the end of one from whoever waits for it; a process that has any is replaced.
+    """
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return False
     return True
@@ -388,6 +391,19 @@ def main(descriptor: int, crash: int) -> None:
         Child(pipe, app).run()
     except Severed:
         os._exit(1)
+    except BaseException as error:  # noqa: BLE001 - sys.exit() in a task of a handler's, too
+        _leave(error)
+
+
+def _leave(error: BaseException) -> NoReturn:
+    """End at once: Python would wait for the threads of handlers, and the worker for this."""
+    with suppress(Exception):
+        if not isinstance(error, SystemExit):
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    code = error.code if isinstance(error, SystemExit) else 1
+    os._exit(code & 0xFF if isinstance(code, int) else int(code is not None))
 
 
 def _imported(begin: Begin) -> Host:
