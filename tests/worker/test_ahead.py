@@ -186,6 +186,56 @@ async def test_a_deadline_ends_a_job_claimed_ahead_that_has_no_slot(app, working
         assert (ended.state, ended.error.cause) == (mp.JobState.FAILED, "deadline")
 
 
+@asynccontextmanager
+async def one_in_line(app, working, until, **options):
+    """Run a worker whose only thread is taken; one more job, with these options, waits for it."""
+    let_go = threading.Event()
+
+    @app.job(name="work", retries=0)
+    def work(*, waits: bool) -> None:
+        if waits:
+            let_go.wait(60)
+
+    try:
+        async with working() as worker:
+            await app.queues.pause_async("default")
+            worker._threads._seconds = 0.0  # jobs were short so far
+            first = await work.submit_async(waits=True)
+            second = await work.options(**options).submit_async(waits=False)
+            await app.queues.resume_async("default")
+            [running] = await until(
+                lambda: [
+                    r
+                    for r in worker._slots._running.values()
+                    if r.claim.id == second.id and r.placed and r.began is None
+                ]
+            )
+            yield SimpleNamespace(first=first, job=second, running=running)
+            let_go.set()
+    finally:
+        let_go.set()
+
+
+@pytest.mark.in_turn
+async def test_cancelling_a_job_in_the_line_of_a_thread_does_not_wait_for_the_thread(
+    app, working, until
+):
+    """It waited for the long one before it, for an hour if need be."""
+    async with one_in_line(app, working, until) as case:
+        await case.job.cancel_async("not needed")
+        assert (await case.job.wait_async(20)).state == mp.JobState.CANCELLED
+        assert (await app.jobs.get_async(case.first.id)).state == mp.JobState.RUNNING
+
+
+@pytest.mark.in_turn
+async def test_a_deadline_ends_a_job_in_the_line_of_a_thread(app, working, until):
+    async with one_in_line(app, working, until, deadline=30) as case:
+        case.running.claimed -= 31
+        ended = await case.job.wait_async(20)
+        assert (ended.state, ended.error.cause) == (mp.JobState.FAILED, "deadline")
+        assert (await app.jobs.get_async(case.first.id)).state == mp.JobState.RUNNING
+
+
 @pytest.mark.in_turn
 async def test_the_time_of_an_attempt_begins_with_its_handler(app, working, until, eager):
     async with one_ahead(app, working, until, timeout=30) as case:

@@ -210,13 +210,15 @@ async def test_a_handler_that_does_not_listen_is_cancelled_and_one_that_does_cle
 
 
 @ANY
-async def test_a_job_whose_process_still_starts_is_cancelled_at_once(
+async def test_a_job_whose_process_still_starts_ends_at_once_if_cancelled_or_too_late(
     app, worker, until, monkeypatch
 ):
-    """It was cancelled when the import of its app was over."""
+    """It ended when the import of its app was over."""
     monkeypatch.setenv(isolated.SLOW, "40")
+    late = await isolated.pid.options(deadline=1).submit_async()
     job = await isolated.pid.submit_async()
-    await until(lambda: worker._isolated._all, 60)
+    await until(lambda: len(worker._isolated._all) == 2, 60)
+    assert (await late.wait_async(WITHIN + 1)).error.cause == "deadline"
     await job.cancel_async("enough")
     done = await job.wait_async(WITHIN)
     assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")

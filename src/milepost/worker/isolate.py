@@ -327,12 +327,20 @@ class IsolatedLanes(ThreadLanes):
         A job whose process still starts ends at once: its thread sees why when it would begin.
         """
         super().stop_job(running, reason)
-        with self._count:
-            may_begin = running.began is None
-        if may_begin:
-            self.refuse(running)
-        elif (process := running.process) is not None and running.number:
+        self.refuse(running)
+        process = running.process
+        if running.began is not None and process is not None and running.number:
             process.ask_to_stop(running.number, reason)  # before that, its thread asks
+
+    def refuse(self, running: RunningJob) -> None:
+        """End a job that has not begun, also while its process starts, if it should not begin."""
+        with self._count:
+            result = None if running.began is not None else self._refused(running)
+            if result is not None and not running.context.cancelled:
+                # Its thread begins nothing that was asked to stop.
+                running.context.ask_to_stop("it should not begin any more")
+        if result is not None:
+            self._end(running, result)
 
     async def close_all(self) -> None:
         """End the threads and the processes; one that waits for its process sees it end."""

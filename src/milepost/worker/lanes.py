@@ -107,17 +107,24 @@ class Lanes:
         return _expired("before it began") if running.left == 0 else None
 
     def refuse(self, running: RunningJob) -> None:
-        """End a job that waits for a slot, if it should not begin any more."""
-        if (result := self._refused(running)) is not None:
+        """End a job that has not begun, if it should not begin any more."""
+        result = self._refused(running)
+        if result is not None and self._taken_back(running):
             self._end(running, result)
 
-    def withdraw(self, running: RunningJob, detail: str) -> bool:
-        """Release a job that has not begun; False if it begins just now. Its lane is not short."""
+    def _taken_back(self, running: RunningJob) -> bool:
+        """Take a job that has not begun out of the line; False if it begins just now."""
         if running.placed:
             try:
                 self._waiting.remove(running)
             except ValueError:
                 return False
+        return True
+
+    def withdraw(self, running: RunningJob, detail: str) -> bool:
+        """Release a job that has not begun; False if it begins just now. Its lane is not short."""
+        if not self._taken_back(running):
+            return False
         self._seconds = max(self._seconds, self.policy.short)
         self._end(running, outcome.released(detail))
         return True

@@ -359,7 +359,7 @@ class SlotTable:
         # Once: a handler that cleans up must not be cancelled again and again.
         if running is not None and running.claim.fence == fence and not running.context.cancelled:
             running.lane.stop_job(running, reason)
-            if not running.placed:
+            if running.began is None:
                 running.lane.refuse(running)
 
     def give_back(self, detail: str) -> None:
@@ -374,7 +374,7 @@ class SlotTable:
         for running in list(self._running.values()):
             if running.overdue(now):
                 running.lane.time_out(running)
-            elif not (running.placed or running.ended):
+            elif running.began is None and not running.ended:
                 running.lane.refuse(running)
 
     def give_back_waiting(self, detail: str) -> None:
