@@ -207,6 +207,19 @@ def leaves_a_process() -> list[int]:
 
 
 @app.job(isolate=True)
+def leaves_a_thread(ctx: mp.Context) -> int:
+    def goes_on() -> None:
+        for number in range(1_000):
+            ctx.progress(0.9, "not its own")
+            ctx.count("not its own", 5)
+            ctx.log.info("not its own", number=number)
+            time.sleep(0.002)
+
+    threading.Thread(target=goes_on, daemon=True).start()
+    return os.getpid()
+
+
+@app.job(isolate=True)
 def leaves_an_alarm(timer: int) -> int:
     signal.setitimer(timer, 0.5, 0.1)
     return os.getpid()

@@ -286,6 +286,16 @@ async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker)
 
 
 @ANY
+async def test_what_a_thread_that_a_handler_left_tells_is_not_the_next_jobs(app, worker):
+    """The next job showed its lines and its progress; one that was killed then, its counts."""
+    left = await (await isolated.leaves_a_thread.submit_async()).wait_async(60)
+    after = await (await isolated.works_for.submit_async(0.5)).wait_async(60)
+    assert after.result == left.result, "the thread goes on beside it"
+    assert after.record.progress_text is None
+    assert await after.logs_async() == []
+
+
+@ANY
 async def test_a_timer_that_a_handler_left_does_not_end_the_next_job(app, worker):
     """Its process was killed by SIGALRM under the next attempt, which failed for it."""
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

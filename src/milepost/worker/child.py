@@ -81,8 +81,10 @@ _inside: ContextVar[int] = ContextVar("milepost_hooked", default=0)
 class Reporter:
     """Sends progress, lines and counts of an attempt: at once while few, later together."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Pipe, number: int) -> None:
         self._pipe = pipe
+        self._empty = Report(number)
+        self._is_over = False
         self._sent_at = 0.0
         self._burst = BURST
         self._usage: dict[str, float] | None = None
@@ -90,10 +92,12 @@ class Reporter:
     def tell(self, context: Context) -> None:
         """Send what there is; if that was done too often, a thread sends it soon."""
         now = time.monotonic()
+        if self._is_over:
+            return
         if self._burst <= 0 and now - self._sent_at < REPORT_SECONDS:
             return
         report = self.taken(context)
-        if report == EMPTY:
+        if report == self._empty:
             return
         self._sent_at = now
         self._burst -= 1
@@ -106,16 +110,18 @@ class Reporter:
         counted = None if usage == self._usage else dict(usage or {})
         self._usage = counted or self._usage
         told = None if progress is None else (progress.share, progress.text)
-        return Report(told, context.take_lines(), counted)
+        return Report(self._empty.number, told, context.take_lines(), counted)
+
+    def last(self, context: Context) -> Report:
+        """Take what goes with the outcome; what threads of the handler tell later is not sent."""
+        self._is_over = True
+        return self.taken(context)
 
     def _give_back(self, context: Context, report: Report) -> None:
         self._burst, self._usage = 0, None  # soon, and not now
         context.put_back(report.lines)
         if report.progress is not None and not context.has_progress:
             context.relay(report.progress, (), None)
-
-
-EMPTY = Report()
 
 
 class ChildContext(Context):
@@ -247,14 +253,14 @@ class Child:
         self._pipe.send(Ready(held()))
         while True:
             attempt = self._waiting.get()
-            reporter = Reporter(self._pipe)
+            reporter = Reporter(self._pipe, attempt.number)
             context = ChildContext(attempt.claim, self._client, reporter)
             self._hooks.stand_at(attempt.hooked)
             self._running = attempt.number, context
             result = copy_context().run(self._called, attempt, context)
             self._running = None
             left = self._before.restore() or _has_children()
-            report = reporter.taken(context)
+            report = reporter.last(context)
             self._pipe.send(Done(attempt.number, result, report, held(), left))
 
     def _called(self, attempt: Attempt, context: ChildContext) -> Outcome:

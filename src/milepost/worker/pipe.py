@@ -91,6 +91,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 class Report(msgspec.Struct, frozen=True, tag=True):
     """What an attempt has told since the last report."""
 
+    number: int
     progress: tuple[float, str | None] | None = None
     lines: tuple[LogLine, ...] = ()
     usage: dict[str, float] | None = None

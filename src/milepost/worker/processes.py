@@ -28,6 +28,7 @@ from milepost.worker.pipe import (
     Pipe,
     Place,
     Ready,
+    Report,
     Severed,
     Stop,
     Told,
@@ -222,6 +223,8 @@ class IsolatedProcess:
             if isinstance(message, Done):
                 self._held = message.held
                 self._command(f"rest {self.number}")  # whoever reads it reads no further
+            if isinstance(message, Report) and message.number != self.number:
+                continue  # a thread that the handler of an earlier attempt left was quick
             if isinstance(message, Told):
                 yield message
 
