@@ -64,4 +64,5 @@ def new_line(at: float, level: str, attempt: int, logger: str, text: str) -> Log
 
 def _shown(line: LogLine) -> LogLine:
     text = hidden(storable(line.text))[:LINE_LIMIT]
-    return msgspec.structs.replace(line, logger=storable(line.logger), text=text)
+    level, logger = storable(line.level), storable(line.logger)
+    return msgspec.structs.replace(line, level=level, logger=logger, text=text)

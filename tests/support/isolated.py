@@ -206,6 +206,20 @@ def leaves_a_process() -> list[int]:
     return [os.getpid(), left.pid]
 
 
+@app.job(isolate=True, retries=0, timeout=20)
+def takes_a_step_in_a_fork(ctx: mp.Context) -> int:
+    if (pid := os.fork()) == 0:
+        ctx.step("one", lambda: 1)
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@app.job(isolate=True)
+def names_a_level() -> None:
+    logging.addLevelName(35, "odd\udcff")
+    logging.getLogger("shop").log(35, "odd")
+
+
 @app.job(isolate=True)
 def leaves_a_thread(ctx: mp.Context) -> int:
     def goes_on() -> None:

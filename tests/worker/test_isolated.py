@@ -296,6 +296,30 @@ async def test_what_a_thread_that_a_handler_left_tells_is_not_the_next_jobs(app,
 
 
 @ANY
+async def test_a_process_that_a_handler_forks_takes_a_step_where_the_worker_has_hooks(app, worker):
+    """It waited for an answer that only its parent hears, up to the attempt's timeout."""
+
+    @app.hook("step")
+    def hook(_event):
+        yield
+
+    try:
+        done = await (await isolated.takes_a_step_in_a_fork.submit_async()).wait_async(60)
+        assert (done.state, done.result) == (mp.JobState.SUCCEEDED, 7), done.error
+    finally:
+        app.client.hooks.at["step"] = ()
+
+
+@ANY
+async def test_a_level_that_no_database_stores_is_kept_in_other_characters(app, worker):
+    """The call that logged it failed; in a thread the job did."""
+    done = await (await isolated.names_a_level.submit_async()).wait_async(60)
+    assert done.state == mp.JobState.SUCCEEDED, done.error.message
+    [line] = await done.logs_async()
+    assert (line.level, line.text) == ("odd\\udcff", "odd")
+
+
+@ANY
 async def test_a_timer_that_a_handler_left_does_not_end_the_next_job(app, worker):
     """Its process was killed by SIGALRM under the next attempt, which failed for it."""
     for timer in (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF):

@@ -186,6 +186,8 @@ class RemoteHooks(Hooks):
         ended: Ended[T] = lambda _: {"outcome": "done"},
     ) -> Flow[T]:
         """Run an operation between the halves of hooks that run in the worker."""
+        if not self._pipe.is_own:
+            return (yield from body)  # nobody would answer
         number = next(self._count)
         by = yield Wait(self._begin, self._begin_async, (number, event))
         token, began = _inside.set(number), time.perf_counter()

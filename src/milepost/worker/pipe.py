@@ -175,12 +175,17 @@ class Pipe:
         self._identity = identity(connection.fileno())
         self._process = os.getpid()
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this process opened it: one that a handler has forked is not heard."""
+        return os.getpid() == self._process
+
     def send(self, message: Message, *, blocking: bool = True) -> bool:
         """Write a message; without `blocking` False if that would wait for another to be written.
 
         Raises `Severed` if the other side is gone.
         """
-        if os.getpid() != self._process:
+        if not self.is_own:
             return True  # a handler has forked: what its child tells, nobody asked for
         data = _encoder.encode(message)
         if not self._writing.acquire(blocking=blocking):
