@@ -13,7 +13,7 @@ import pytest_asyncio
 import milepost as mp
 from milepost.address import StoreUrl
 from milepost.observe.verify import verify
-from milepost.worker.pipe import MARK, Begin, Place
+from milepost.worker.pipe import MARK, Begin, Place, Stop
 from milepost.worker.processes import IsolatedProcess
 from tests.support import isolated
 from tests.support.databases import Backends, everyday_names
@@ -207,6 +207,24 @@ async def test_a_handler_that_does_not_listen_is_cancelled_and_one_that_does_cle
         done = await job.wait_async(60)
         assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")
     assert path.read_text() == "enough"
+
+
+@ANY
+async def test_a_handler_is_asked_to_stop_while_it_is_handed_over(
+    app, worker, tmp_path, monkeypatch
+):
+    """The process passed over what came with the attempt, and was killed without being asked."""
+    await (await isolated.pid.submit_async()).wait_async(60)
+    begin = IsolatedProcess.begin
+
+    def begin_and_stop(process, running, *rest):
+        begin(process, running, *rest)
+        process._pipe.send(Stop(process.number, "at once"))
+
+    monkeypatch.setattr(IsolatedProcess, "begin", begin_and_stop)
+    for _ in range(5):
+        job = await isolated.listens.submit_async(str(tmp_path / "reason"))
+        assert (await job.wait_async(20)).state == mp.JobState.CANCELLED
 
 
 @ANY

@@ -244,6 +244,8 @@ class Child:
         self._executor = Executor(client.codec, client.hooks, max_result=app.settings.max_payload)
         self._waiting: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._running: tuple[int, ChildContext] | None = None
+        self._stop: Stop | None = None
+        """The last request to stop; it may come before its attempt runs."""
         self._task: asyncio.Task[Outcome] | None = None
         self._runner: asyncio.Runner | None = None
         self._before = Surroundings()
@@ -259,11 +261,19 @@ class Child:
             context = ChildContext(attempt.claim, self._client, reporter)
             self._hooks.stand_at(attempt.hooked)
             self._running = attempt.number, context
-            result = copy_context().run(self._called, attempt, context)
+            stopped = self._stopped(attempt)
+            result = stopped or copy_context().run(self._called, attempt, context)
             self._running = None
             left = self._before.restore() or _has_children()
             report = reporter.last(context)
             self._pipe.send(Done(attempt.number, result, report, held(), left))
+
+    def _stopped(self, attempt: Attempt) -> Outcome | None:
+        """Do not begin what was asked to stop while it was handed over."""
+        stop = self._stop
+        if stop is None or stop.number != attempt.number:
+            return None
+        return outcome.cancelled(stop.reason)
 
     def _called(self, attempt: Attempt, context: ChildContext) -> Outcome:
         by = attempt.caller
@@ -282,6 +292,8 @@ class Child:
     async def _awaited(self, definition: Definition, context: ChildContext) -> Outcome:
         work = self._executor.run_async(definition, context)
         self._task = task = asyncio.get_running_loop().create_task(work)
+        if context.cancelled:  # before there was a task
+            task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
@@ -305,10 +317,10 @@ class Child:
             self._waiting.put(message)
         elif isinstance(message, HookBegun):
             self._hooks.take(message)
-        elif isinstance(message, Stop) and (running := self._running) is not None:
-            number, context = running
-            if number == message.number:
-                context.ask_to_stop(message.reason)
+        elif isinstance(message, Stop):
+            self._stop = message
+            if (running := self._running) is not None and running[0] == message.number:
+                running[1].ask_to_stop(message.reason)
                 if self._runner is not None and (task := self._task) is not None:
                     self._runner.get_loop().call_soon_threadsafe(task.cancel)
 
