@@ -210,7 +210,7 @@ async def one_in_line(app, working, until, **options):
                     if r.claim.id == second.id and r.placed and r.began is None
                 ]
             )
-            yield SimpleNamespace(first=first, job=second, running=running)
+            yield SimpleNamespace(worker=worker, first=first, job=second, running=running)
             let_go.set()
     finally:
         let_go.set()
@@ -218,7 +218,7 @@ async def one_in_line(app, working, until, **options):
 
 @pytest.mark.in_turn
 async def test_cancelling_a_job_in_the_line_of_a_thread_does_not_wait_for_the_thread(
-    app, working, until
+    app, working, until, eager
 ):
     """It waited for the long one before it, for an hour if need be."""
     async with one_in_line(app, working, until) as case:
@@ -228,7 +228,7 @@ async def test_cancelling_a_job_in_the_line_of_a_thread_does_not_wait_for_the_th
 
 
 @pytest.mark.in_turn
-async def test_a_deadline_ends_a_job_in_the_line_of_a_thread(app, working, until):
+async def test_a_deadline_ends_a_job_in_the_line_of_a_thread(app, working, until, eager):
     async with one_in_line(app, working, until, deadline=30) as case:
         case.running.claimed -= 31
         ended = await case.job.wait_async(20)
@@ -325,6 +325,19 @@ async def test_a_job_without_a_slot_is_released_in_the_end_if_no_other_worker_is
         assert slots.release_late(late, []) == 0
         late[0].claimed -= slots.policy.longest
         assert slots.release_late(late, []) == 1
+
+
+@pytest.mark.in_turn
+async def test_a_job_in_the_line_of_a_thread_is_released_in_the_end_too(app, working, until, eager):
+    """A hundred were held behind long ones, and others that came first by priority after them."""
+    async with one_in_line(app, working, until) as case:
+        slots, late = case.worker._slots, [case.running]
+        assert slots.release_late(late, []) == 0
+        late[0].claimed -= slots.policy.longest
+        assert slots.release_late(late, []) == 1
+        assert case.worker._threads.depth(100) == 1, "no more are claimed than there are threads"
+        await until(lambda: moves(case.job)[-1][0] in ("release", "due"))
+        assert (await app.jobs.get_async(case.first.id)).state == mp.JobState.RUNNING
 
 
 @pytest.mark.both_stores

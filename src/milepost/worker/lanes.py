@@ -54,6 +54,8 @@ class Lanes:
     """The common part of both kinds of lanes: how a job ends."""
 
     policy = LanePolicy()
+    has_line = False
+    """Whether jobs may wait in it for the end of others."""
 
     def __init__(self, executor: Executor, settler: Settler, row: WorkerRow) -> None:
         self._executor = executor

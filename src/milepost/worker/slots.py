@@ -403,7 +403,8 @@ class SlotTable:
     def release_late(self, late: Sequence[RunningJob], others: Sequence[Worker]) -> int:
         """Release those that have not started yet and another worker takes; say how many.
 
-        One for which there was no slot all the time is released in any case, in the end.
+        One for which there was no slot, or no thread, all the time is released in any case, in the
+        end: others may come first by now.
         """
         until = time.monotonic() - self.policy.longest
         released = 0
@@ -411,7 +412,9 @@ class SlotTable:
             waits = running.began is None and not running.ended
             if waits and any(_takes(other, running.claim) for other in others):
                 released += running.lane.withdraw(running, "another worker is free")
-            elif waits and not running.placed and running.claimed <= until:
+                continue
+            lined_up = not running.placed or running.lane.has_line
+            if waits and lined_up and running.claimed <= until:
                 released += running.lane.withdraw(running, "no slot was free in time")
         return released
 

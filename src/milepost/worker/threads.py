@@ -23,6 +23,8 @@ from milepost.worker.slots import RunningJob
 class ThreadLanes(Lanes):
     """Threads for plain handlers, fed in batches; their outcomes come back in batches too."""
 
+    has_line = True
+
     def __init__(
         self, executor: Executor, settler: Settler, row: WorkerRow, *, threads: int
     ) -> None:
