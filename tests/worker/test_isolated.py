@@ -12,6 +12,7 @@ import pytest_asyncio
 
 import milepost as mp
 from milepost.address import StoreUrl
+from milepost.lifecycle import WorkerState
 from milepost.observe.verify import verify
 from milepost.worker.pipe import MARK, Begin, Place, Stop
 from milepost.worker.processes import IsolatedProcess
@@ -207,6 +208,24 @@ async def test_a_handler_that_does_not_listen_is_cancelled_and_one_that_does_cle
         done = await job.wait_async(60)
         assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")
     assert path.read_text() == "enough"
+
+
+@pytest.fixture
+def seldom(app, monkeypatch):
+    """Have workers sweep seldom."""
+    monkeypatch.setattr(app, "settings", app.settings.chosen(sweep=50.0))
+
+
+@ANY
+async def test_a_handler_is_cancelled_soon_however_long_the_sweep_before_it_pauses(
+    app, seldom, worker, until
+):
+    """The first look came at the end of a pause that began before the job: in 1.4 s by default."""
+    await until(lambda: worker.state == WorkerState.IDLE)
+    job = await isolated.deaf.submit_async()
+    await until(lambda: [r for r in worker._slots._running.values() if r.began], 60)
+    await job.cancel_async("enough")
+    assert (await job.wait_async(WITHIN)).state == mp.JobState.CANCELLED
 
 
 @ANY

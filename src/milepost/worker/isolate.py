@@ -132,11 +132,19 @@ class IsolatedLanes(ThreadLanes):
         """Whether jobs that were not declared so can be isolated too."""
         self._warm: list[IsolatedProcess] = []
         self._all: set[IsolatedProcess] = set()
+        self.filled = asyncio.Event()
+        """Set when it takes jobs; whoever sees that it has none any more clears it."""
 
     @property
     def is_open(self) -> bool:
         """Whether jobs can be isolated here."""
         return self._begin_with is not None
+
+    def start(self, jobs: list[RunningJob]) -> None:
+        """Take jobs."""
+        if jobs:
+            self.filled.set()
+        super().start(jobs)
 
     def _called(self, running: RunningJob) -> Outcome:
         """Have a process ready, and then begin: what its import takes is not the attempt's."""

@@ -129,7 +129,7 @@ class Worker:
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             others = [*self._others, *([self._hints] if self._hints else [])]
-            tended = (self._tend(), self._release_late())
+            tended = (self._tend(), self._kill_cancelled(), self._release_late())
             parts = (self._settler.run(), *tended, *(other.run() for other in others))
             running = [tasks.create_task(part) for part in parts]
             working = asyncio.create_task(self._work())
@@ -159,7 +159,7 @@ class Worker:
         until = self._now + seconds
         with _short_switches():
             await self.open(briefly=True)
-            parts = (self._settler.run(), self._release_late())
+            parts = (self._settler.run(), self._kill_cancelled(), self._release_late())
             running = [asyncio.create_task(part) for part in parts]
             try:
                 self._row.walk_to_polling()
@@ -349,9 +349,20 @@ class Worker:
                         self._watch.wake()
             except Exception as error:  # noqa: BLE001 - chores are done again
                 self._log_error("maintenance failed, trying again", error)
-            if self._slots.held_in(self._isolated):
-                pause = min(pause, KILL_LOOK_SECONDS)
             await self._clock.sleep(max(pause, self._settings.poll_min))
+
+    async def _kill_cancelled(self) -> None:
+        """Look often for cancelled jobs while some can be killed."""
+        while True:
+            await self._isolated.filled.wait()
+            await self._clock.sleep(KILL_LOOK_SECONDS)
+            if not self._slots.held_in(self._isolated):
+                self._isolated.filled.clear()
+                continue
+            try:
+                await self._stop_cancelled()
+            except Exception as error:  # noqa: BLE001 - they are looked for again
+                self._log_error("cancelled jobs could not be looked for", error)
 
     async def _release_late(self) -> None:
         """Release jobs that have not started soon after their claim, for workers that are free."""
@@ -381,8 +392,7 @@ class Worker:
         """End overdue attempts, stop cancelled ones, write the progress that handlers reported."""
         self._slots.end_overdue()
         if self._slots:
-            for stopped in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
-                self._slots.stop(*stopped)
+            await self._stop_cancelled()
         if progress := self._slots.take_progress():
             await self._driver.run(durable.write_progress, progress)
         if lines := self._slots.take_lines():
@@ -395,6 +405,10 @@ class Worker:
         if self._now >= self._report_at:
             self._report_at = self._now + tally.REPORT_SECONDS
             await self._report()
+
+    async def _stop_cancelled(self) -> None:
+        for stopped in await self._driver.run(jobs.ask_to_stop, worker_id=self.id):
+            self._slots.stop(*stopped)
 
     async def _report(self) -> None:
         """Add what was counted to the store's tally; lost if that fails, since it is for charts."""
