@@ -224,7 +224,8 @@ SELECT scope, free_at - {now} FROM bucket
  WHERE (scope = 'job' AND key = :key) OR (scope = 'queue' AND key = :queue)
 
 -- name: limit_turn
--- The job of an ordered key that is next: one between two attempts, else the first in line.
+-- The job of an ordered key that is next: one between two attempts, else the first in line, or one that was before it
+-- and is still to be handed to a broker.
 -- postgres
 SELECT * FROM (
   (SELECT {text:id}, tenant, kind, kind_version, state, (extract(epoch FROM due_at - {now}) * 1000000)::bigint
@@ -233,9 +234,16 @@ SELECT * FROM (
     LIMIT 1)
    UNION ALL
   (SELECT {text:id}, tenant, kind, kind_version, state, NULL::bigint
-     FROM job
-    WHERE queue = :queue AND priority = :priority AND state = 'QUEUED' AND limit_key = :key
-    ORDER BY limit_key, queued_seq
+     FROM ((SELECT * FROM job
+             WHERE queue = :queue AND priority = :priority AND state = 'READY' AND limit_key = :key
+             ORDER BY queued_seq
+             LIMIT 1)
+            UNION ALL
+           (SELECT * FROM job
+             WHERE queue = :queue AND priority = :priority AND state = 'QUEUED' AND limit_key = :key
+             ORDER BY limit_key, queued_seq
+             LIMIT 1)) AS first
+    ORDER BY queued_seq
     LIMIT 1)) AS next
  LIMIT 1
 -- sqlite
@@ -246,9 +254,19 @@ SELECT * FROM (
                   LIMIT 1)
    UNION ALL
   SELECT * FROM (SELECT {text:id}, tenant, kind, kind_version, state, NULL
-                   FROM job INDEXED BY job_claim
-                  WHERE queue = :queue AND priority = :priority AND state = 'QUEUED' AND limit_key = :key
-                  ORDER BY limit_key, queued_seq
+                   FROM job
+                  WHERE rowid IN (SELECT rowid FROM (SELECT rowid FROM job INDEXED BY job_ready
+                                                      WHERE queue = :queue AND priority = :priority
+                                                        AND state = 'READY' AND limit_key = :key
+                                                      ORDER BY queued_seq
+                                                      LIMIT 1)
+                                   UNION ALL
+                                  SELECT rowid FROM (SELECT rowid FROM job INDEXED BY job_claim
+                                                      WHERE queue = :queue AND priority = :priority
+                                                        AND state = 'QUEUED' AND limit_key = :key
+                                                      ORDER BY limit_key, queued_seq
+                                                      LIMIT 1))
+                  ORDER BY queued_seq, rowid
                   LIMIT 1))
  LIMIT 1
 

@@ -250,18 +250,25 @@ SELECT i.scope, i.key, bucket.free_at - {now}
   FROM {rows:scope key} AS i CROSS JOIN bucket ON bucket.scope = i.scope AND bucket.key = i.key
 
 -- name: limit_turns
--- Which job of an ordered key has the turn; none while one is between two attempts.
+-- Which job of an ordered key has the turn; none while one is between two attempts, or while one that was before it
+-- is still to be handed to a broker.
 -- postgres
 -- Nothing to do: job_claim_limited has looked.
 -- sqlite
 SELECT i.key,
        CASE WHEN NOT EXISTS (SELECT 1 FROM job INDEXED BY job_turn
                               WHERE limit_key = i.key AND fence > 0 AND state IN {sleeping})
-            THEN (SELECT first.rowid FROM job AS first INDEXED BY job_claim
-                   WHERE first.queue = i.queue AND first.priority = i.priority
-                     AND first.state = 'QUEUED' AND first.limit_key = i.key
-                   ORDER BY first.limit_key, first.queued_seq
-                   LIMIT 1) END
+            THEN (SELECT first.number
+                    FROM (SELECT job.rowid AS number, job.queued_seq AS seq FROM job INDEXED BY job_claim
+                           WHERE job.queue = i.queue AND job.priority = i.priority
+                             AND job.state = 'QUEUED' AND job.limit_key = i.key
+                           ORDER BY job.limit_key, job.queued_seq
+                           LIMIT 1) AS first
+                   WHERE NOT EXISTS (SELECT 1 FROM job INDEXED BY job_ready
+                                      WHERE job.queue = i.queue AND job.priority = i.priority
+                                        AND job.state = 'READY' AND job.queued_seq <= first.seq
+                                        AND job.limit_key = i.key
+                                        AND (job.queued_seq < first.seq OR job.rowid < first.number))) END
   FROM {rows:key queue priority} AS i
 
 -- name: limit_take

@@ -5,7 +5,7 @@ from typing import Any
 
 from milepost import outcome
 from milepost.records import Claim, NewJob, Template
-from milepost.store import creation, jobs, limits, rules, timers
+from milepost.store import creation, hints, jobs, limits, rules, timers
 from milepost.store.limits import Look, Reach
 from milepost.store.rules import Limit
 from tests.support.suite.store import GOOD, PROBLEM, Store, new_id
@@ -44,6 +44,16 @@ def take_one(store: Store, last: Claim | None, **reach: Any) -> Claim:
 
 def declare(store: Store, **named: Limit) -> None:
     store.run(rules.declare, {("job", name): rule for name, rule in named.items()})
+
+
+def hand_out(store: Store, queue: str) -> None:
+    """Hand the jobs of a queue to its broker."""
+    store.run(hints.dispatch, queue, most=99, batch=99, lease_seconds=9, actor="m")
+
+
+def take_named(store: Store, *ids: str) -> list[Claim]:
+    """Claim jobs that a broker's hints name."""
+    return store.run(limits.claim_named, ids, worker_id="w1", queue="b", kinds=["k 1"])
 
 
 class LimitSuite:
@@ -259,6 +269,30 @@ class LimitSuite:
         store.advance(61)
         store.run(timers.wake, actor="m", most=9)
         assert [c.id for c in take(store)] == [a[0]]
+
+    def test_on_a_broker_a_job_of_an_ordered_key_that_is_tried_again_keeps_its_turn(
+        self, store: Store
+    ) -> None:
+        """Until it was handed to the broker again, the next one of the key could start."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit(ordered=True))
+        store.run(hints.declare, {"b": "redis"})
+        a = put(store, "a", "a", queue="b")
+        hand_out(store, "b")
+        assert not take_named(store, a[1])
+        [first] = take_named(store, *a)
+        assert first.id == a[0]
+        store.settle((first, outcome.retry(PROBLEM, after=1)))
+        assert not take_named(store, *a)
+        store.advance(2)
+        store.run(timers.wake, actor="m", most=9)
+        assert store.state(a[0]) == "READY"
+        assert not take_named(store, *a)
+        hand_out(store, "b")
+        [again] = take_named(store, *a)
+        assert again.id == a[0]
+        store.settle((again, GOOD))
+        assert [claim.id for claim in take_named(store, *a)] == [a[1]]
 
     def test_a_rate_lets_so_many_start_in_a_time_l17(self, store: Store) -> None:
         store.worker(lease=9_999)

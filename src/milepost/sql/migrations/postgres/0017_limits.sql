@@ -420,13 +420,19 @@ BEGIN
        AND worker_id IS NOT NULL
      GROUP BY limit_key
   ), turns AS MATERIALIZED (
-    -- Of an ordered key, the first in the first of its lines; none while one is between two attempts.
+    -- Of an ordered key, the first in the first of its lines; none while one is between two attempts, or while one
+    -- that was before it is still to be handed to a broker.
     SELECT keyed.key,
-           (SELECT job.queued_seq FROM job
-             WHERE job.queue = keyed.queue AND job.priority = keyed.priority
-               AND job.limit_key = keyed.key AND job.state = 'QUEUED'
-             ORDER BY job.limit_key, job.queued_seq
-             LIMIT 1) AS seq
+           (SELECT first.seq
+              FROM (SELECT job.queued_seq AS seq FROM job
+                     WHERE job.queue = keyed.queue AND job.priority = keyed.priority
+                       AND job.limit_key = keyed.key AND job.state = 'QUEUED'
+                     ORDER BY job.limit_key, job.queued_seq
+                     LIMIT 1) AS first
+             WHERE NOT EXISTS (SELECT 1 FROM job
+                                WHERE job.queue = keyed.queue AND job.priority = keyed.priority
+                                  AND job.state = 'READY' AND job.queued_seq < first.seq
+                                  AND job.limit_key = keyed.key)) AS seq
       FROM keyed
      WHERE keyed.ordered
        AND NOT EXISTS (SELECT 1 FROM job
