@@ -407,7 +407,8 @@ async def test_no_full_queue_keeps_another_one_from_its_turns(app, working, unti
         await work.options(queue=queue).submit_many_async(some)
     async with working(queues=named, concurrency=1):
         await until(lambda: len(ran) >= 150)
-    assert all(ran[:150].count(queue) >= 20 for queue in "abc")
+    had = [ran[:150].count(queue) for queue in "abc"]
+    assert min(had) >= 20, had
 
 
 @pytest.mark.both_stores
@@ -780,8 +781,8 @@ async def test_few_slots_serve_many_tenants_in_turn_l20(app, working, until, con
         await until(lambda: len(started) >= before + 160, seconds=30)
     shares = [started[before : before + 160].count(tenant) for tenant in "abcdefgh"]
     assert started.index("single") <= before + 80
-    assert max(shares) <= 32
-    assert min(shares) >= 9
+    assert max(shares) <= 45, shares
+    assert min(shares) >= 5, shares
 
 
 def test_few_keys_are_looked_at_alone_as_long_as_they_fill_a_claim():
