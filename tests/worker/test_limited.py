@@ -381,7 +381,7 @@ async def test_a_drain_goes_on_when_others_have_chosen(database, app, held):
     @app.job(queue="narrow", limit=mp.Limit(1, key="key"))
     def limited(key: str) -> None: ...
 
-    await limited.submit_async("a")
+    await asyncio.to_thread(limited.submit, "a")
     async with await psycopg.AsyncConnection.connect(database.url) as other:
         await other.execute("SET search_path TO milepost")
         await other.execute(f"SELECT {held}")
