@@ -76,6 +76,26 @@ def test_one_that_waits_is_replaced_by_one_without_a_start_at_its_time(app, inde
     assert last.refresh().result == "b"
 
 
+def test_one_whose_time_has_come_is_replaced_by_one_that_may_be_claimed_at_once(
+    app, index, advance
+):
+    """It would wait again, with each submit, until its time is looked at once more."""
+    first = index.options(unique="k", start_in=60).submit("a")
+    advance(61)
+    app.maintain_once()
+    assert first.refresh().state == "QUEUED"
+    assert index.options(unique="k", on_conflict="replace").submit("b").state == "QUEUED"
+
+
+def test_one_that_takes_the_place_of_a_held_one_starts_at_its_own_time(app, index):
+    """A held job would never have started: it leaves no time to the one that replaces it."""
+    index.options(unique="k", hold=True).submit("a")
+    later = index.options(unique="k", on_conflict="replace", start_in=60).submit("b")
+    assert later.state == "WAITING"
+    index.options(unique="l", hold=True, start_in=60).submit("a")
+    assert index.options(unique="l", on_conflict="replace").submit("b").state == "QUEUED"
+
+
 @pytest.mark.parametrize("conflict", ["replace", "debounce"])
 def test_one_that_has_run_or_runs_is_kept(app, conflict):
     again = []

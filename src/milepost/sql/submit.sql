@@ -70,18 +70,23 @@ SELECT :id, :payload, :ordinal, :unique_key, {now}, {columns:pinned :},
 RETURNING id
 
 -- name: job_live_by_key
-SELECT {text:id} FROM job
+-- The last column: whether it may be replaced.
+SELECT {text:id}, queue, state, state IN {unclaimed} AND fence = 0 AND run_id IS NULL FROM job
  WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
    AND state NOT IN {final}
 
 -- name: job_replace
 -- Makes room for a newer job with the same key; one that was ever claimed stays, and so does a run's.
+-- Tells when it would have started: NULL, as soon as it can; and, from the journal, whether it was held.
 UPDATE job
    SET state = 'CANCELLED', move = 'cancel', version = version + 1,
        actor = :actor, detail = :reason, cancel_reason = :reason, finished_at = {now}
  WHERE tenant = :tenant AND kind = :kind AND unique_key = :unique_key
    AND state NOT IN {final} AND state IN {unclaimed} AND fence = 0 AND run_id IS NULL
-RETURNING {text:id}, due_at
+RETURNING {text:id}, CASE WHEN due_at > {now} THEN due_at END,
+          EXISTS (SELECT 1 FROM journal
+                   WHERE subject_id = job.id AND machine = 'job' AND seq = job.version - 1
+                     AND to_state = 'CREATED')
 
 -- name: job_standing
 -- postgres

@@ -166,7 +166,8 @@ def _create_or_find(job: NewJob) -> Steps[str]:
             return job.id
         if job.on_conflict != "keep" and (gone := (yield Call("job_replace", parameters))):
             if job.on_conflict == "replace":
-                parameters.update(_at_its_time(job, gone[0][1]))
+                _, due_at, was_held = gone[0]
+                parameters.update({} if was_held else _at_its_time(job, due_at))
             continue
         # A new statement sees the commit of the rival; that job may have ended since.
         if rival := (yield Call("job_live_by_key", parameters)):
