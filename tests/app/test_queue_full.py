@@ -83,17 +83,54 @@ def test_a_unique_key_that_is_taken_gives_its_live_job_though_the_queue_is_full(
     assert waiting(app) == 1
 
 
-def test_a_unique_key_that_stays_taken_gives_its_ended_job_though_the_queue_is_full(app, advance):
-    """Nothing would have been created; the throttled submit was refused all the same."""
+def test_a_key_that_stays_taken_gives_its_job_though_the_queue_is_full(app, advance):
     note = declared(app, 1)
-    throttled = note.options(unique="start", unique_for=60)
-    first = throttled.submit("a")
+    once = note.options(unique="order-7", unique_for=60)
+    first = once.submit("a")
     app.drain()
     note.submit("b")
-    assert throttled.submit("a").id == first.id
+    assert once.submit("a").id == first.id
     advance(61)
-    with pytest.raises(mp.QueueFull, match="1 more"):
-        throttled.submit("a")
+    with pytest.raises(mp.QueueFull):
+        once.submit("a")
+
+
+def test_what_replaces_a_job_fits_where_that_one_stood(app):
+    note = declared(app, 1)
+    first = note.options(unique="k").submit("a")
+    second = note.options(unique="k", on_conflict="replace").submit("b")
+    assert (first.refresh().state, second.state, waiting(app)) == ("CANCELLED", "QUEUED", 1)
+    later = note.options(unique="l", start_in=60).submit("a")
+    other = note.options(unique="l", on_conflict="replace").submit("b")  # it waits for its time
+    assert (later.refresh().state, other.state, waiting(app)) == ("CANCELLED", "WAITING", 1)
+
+
+@pytest.mark.parametrize(
+    ("stood", "new"),
+    [
+        ({"queue": "other"}, {}),
+        ({"queue": "other"}, {"start_in": 60}),  # it starts at the other's time, which is now
+        ({"queue": "slow", "hold": True}, {}),
+        ({"queue": "other", "start_in": 60}, {"on_conflict": "debounce", "start_in": 0}),
+    ],
+)
+def test_what_replaces_a_job_that_did_not_wait_there_is_refused_by_a_full_queue(app, stood, new):
+    note = declared(app, 1)
+    note.submit("a")
+    there = note.options(unique="k", **stood).submit("a")
+    with pytest.raises(mp.QueueFull):
+        note.options(**{"unique": "k", "on_conflict": "replace", **new}).submit("b")
+    assert there.refresh().state != "CANCELLED"
+    assert waiting(app) == 1
+
+
+def test_one_that_would_be_kept_is_given_though_the_queue_is_full(app):
+    note = declared(app, 1)
+    held = note.options(unique="k", hold=True).submit("a")
+    note.submit("a")
+    assert note.options(unique="k").submit("b").id == held.id
+    replaced = note.options(unique="k", hold=True, on_conflict="replace").submit("b")
+    assert (replaced.state, waiting(app)) == ("CREATED", 1)
 
 
 def test_a_bound_is_lifted_by_a_declaration_without_it(app, database):

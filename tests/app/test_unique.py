@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import milepost as mp
+from milepost.client import acting
 
 
 @pytest.fixture
@@ -150,6 +151,22 @@ def test_a_key_is_its_kinds_and_a_live_job_outlasts_the_while(app, index, advanc
     assert lately.submit("a").id == first.id
     advance(61)
     assert lately.submit("a").id != first.id
+
+
+def test_keys_of_tenants_and_kinds_whose_names_hold_spaces_are_told_apart(app):
+    @app.job(name="c")
+    def plain(page: str) -> str:
+        return page
+
+    @app.job(name="b c")
+    def spaced(page: str) -> str:
+        return page
+
+    with acting("it", tenant="a b"):
+        first = plain.options(unique="k", unique_for=60).submit("theirs")
+    with acting("it", tenant="a"):
+        second = spaced.options(unique="k", unique_for=60).submit("ours")
+    assert (second.id != first.id, second.duplicate) == (True, None)
 
 
 def test_whoever_submits_at_once_leaves_one_job(app, index):

@@ -27,6 +27,14 @@ VALUES (:scope, :key, :fingerprint, {now})
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING key
 
+-- name: unique_held
+-- Tells whether a key is still taken.
+-- postgres
+SELECT key FROM idempotency
+ WHERE scope = :scope AND key = :key AND created_at > {now} - :for_us::bigint{micros}
+-- sqlite
+SELECT key FROM idempotency WHERE scope = :scope AND key = :key AND created_at > {now} - :for_us
+
 -- name: unique_keep
 UPDATE idempotency SET fingerprint = :fingerprint WHERE scope = :scope AND key = :key
 
@@ -46,11 +54,3 @@ ON CONFLICT (scope, key) DO UPDATE
    SET fingerprint = excluded.fingerprint, created_at = excluded.created_at
  WHERE idempotency.created_at <= {now} - :for_us
 RETURNING key
-
--- name: unique_taken
--- postgres
-SELECT fingerprint FROM idempotency
- WHERE scope = :scope AND key = :key AND created_at > {now} - :for_us::bigint{micros}
--- sqlite
-SELECT fingerprint FROM idempotency
- WHERE scope = :scope AND key = :key AND created_at > {now} - :for_us

@@ -10,7 +10,7 @@ import uuid_utils
 from milepost.errors import IllegalMove, LeaseLost, QueueFull
 from milepost.lifecycle import JobState
 from milepost.records import NewJob
-from milepost.store.driver import Call, Steps
+from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 from milepost.store.phrases import some
 
@@ -39,7 +39,9 @@ def refuse_full(jobs: Sequence[NewJob], bounds: Mapping[str, int]) -> Steps[None
     """
     wanted: dict[str, list[NewJob]] = {}
     for job in jobs:
-        if job.template.state == JobState.QUEUED:
+        state, conflict = job.template.state, job.on_conflict
+        # One that replaces another starts when that one would have: it may be now.
+        if state == JobState.QUEUED or (state == JobState.WAITING and conflict == "replace"):
             wanted.setdefault(job.template.queue, []).append(job)
     for name in sorted(bounds.keys() & wanted.keys()):
         left = yield from room(name, bounds[name])
@@ -72,28 +74,38 @@ def _check_room(name: str, count: int, left: int, most: int) -> None:
 
 
 def _count_new(jobs: Sequence[NewJob]) -> Steps[int]:
-    """Count the jobs that would be created: a unique key that is taken answers with its job."""
+    """Count the jobs that would be in line: a unique key that is taken answers with its job."""
     count = sum(job.unique_key is None for job in jobs)
     by_key = {_key(job): job for job in jobs if job.unique_key is not None}
     for key in sorted(by_key):
-        count += not (yield from _is_taken(by_key[key]))
+        count += yield from _adds_one(by_key[key])
     return count
 
 
-def _is_taken(job: NewJob) -> Steps[bool]:
-    """Tell whether its unique key answers with another job: a live one, or one of lately."""
-    if (yield from live(job)):
-        return True
-    if job.unique_us is None:
-        return False
-    return bool((yield Call("unique_taken", {**_place(job), "for_us": job.unique_us})))
+def _adds_one(job: NewJob) -> Steps[bool]:
+    """Tell whether a job with a unique key would make its queue longer."""
+    is_due = job.template.state == JobState.QUEUED
+    if job.unique_us is not None:
+        held = yield Call("unique_held", {**_place(job), "for_us": job.unique_us})
+        if held:
+            return False
+    rows = yield from _live(job)
+    if not rows or not rows[0][3] or job.on_conflict == "keep":
+        return is_due and not rows
+    _, queue, state, _ = rows[0]
+    if job.on_conflict == "replace" and state != JobState.CREATED:
+        is_due = state != JobState.WAITING  # at the time of the one that it replaces
+    return is_due and (queue, state) != (job.template.queue, JobState.QUEUED)
 
 
 def live(job: NewJob) -> Steps[list[str]]:
     """Find the job with the same unique key that has not ended: none, or one."""
+    return [row[0] for row in (yield from _live(job))]
+
+
+def _live(job: NewJob) -> Steps[Rows]:
     tenant, kind, key = _key(job)
-    asked = {"tenant": tenant, "kind": kind, "unique_key": key}
-    return [row[0] for row in (yield Call("job_live_by_key", asked))]
+    return (yield Call("job_live_by_key", {"tenant": tenant, "kind": kind, "unique_key": key}))
 
 
 def create(jobs: Sequence[NewJob]) -> Steps[list[str]]:
@@ -130,9 +142,10 @@ def _key(job: NewJob) -> tuple[str, str, str]:
     return (job.template.tenant, job.template.kind, job.unique_key or "")
 
 
-def _place(job: NewJob) -> dict[str, Any]:
-    """Name what is kept of a key that stays taken: two kinds may have the same one."""
-    return {"scope": f"unique {job.template.tenant} {job.template.kind}", "key": job.unique_key}
+def _place(job: NewJob) -> dict[str, str]:
+    """Name a key that stays taken for a while; names may hold spaces, so the first is measured."""
+    tenant, kind, key = _key(job)
+    return {"scope": f"unique {len(tenant)} {tenant} {kind}", "key": key}
 
 
 def _create_unique(job: NewJob) -> Steps[str]:
