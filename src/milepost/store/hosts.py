@@ -78,6 +78,8 @@ class _HostState(msgspec.Struct):
     @property
     def gap_us(self) -> float:
         """How long it takes, probably, until one more may be sent."""
+        if self.limit.most == 0:
+            return LONGEST_US  # nobody knows when it is opened
         pace = self.limit.unit_us if self.limit.rate else 0.0
         # Those under way are at half of their time, on average.
         return max(pace, 2 * self.age_us / self.limit.most if self.limit.most else 0.0)

@@ -200,6 +200,14 @@ class HostSuite:
         store.advance(3)
         assert sent(store, new) == [True]
 
+    def test_those_that_wait_for_a_closed_host_come_back_seldom(self, store: Store) -> None:
+        """None has a turn there: they must not be claimed again and again."""
+        store.worker()
+        for closed in (Limit(most=0), Limit(most=0, rate=10, per_us=1_000_000, burst=1)):
+            store.run(rules.change, ("host", HOST), closed, actor="me", reason=None)
+            places = ask(store, *held(store, 3), stays=False)
+            assert [place.back for place in places] == [30.0] * 3
+
     def test_those_without_a_place_come_back_one_after_the_other(self, store: Store) -> None:
         store.worker(lease=9_999)
         limit(store, most=2)
