@@ -208,6 +208,30 @@ def test_a_submitter_submits_a_worker_works_and_a_reader_reads(staff: Company):
     assert clean(staff)
 
 
+def test_a_handler_submits_what_a_submitter_may(staff: Company):
+    """A worker's role is that of the handlers, which submit jobs of their own."""
+    machine = mp.App(staff.url("worker"))
+
+    @machine.job
+    def note(text: str) -> str:
+        return text
+
+    @machine.job(retries=0)
+    def submits(text: str) -> list[str]:
+        once = note.options(unique="once", unique_for=60)
+        newest = note.options(unique="newest", on_conflict="replace")
+        made = [newest.submit(text), newest.submit(text), once.submit(text), once.submit(text)]
+        return [job.id for job in made]
+
+    note.options(unique="once", start_in=60).submit("before")
+    job = submits.submit("a")
+    machine.drain()
+    first, second, third, fourth = job.refresh().result
+    assert (first == second, third == fourth) == (False, True)
+    machine.close()
+    assert clean(staff)
+
+
 def test_a_reader_verifies_and_is_told_what_that_leaves_out(staff: Company, capsys):
     with pytest.raises(SystemExit, match="0"):
         main(["verify", "--store", staff.url("read")])
@@ -435,6 +459,7 @@ CLIENTS = {
     "job_create_unique",
     "job_open",
     "job_release_held",
+    "job_replace",
     "job_rerun",
     "job_run_now",
     "job_signal",
@@ -446,6 +471,9 @@ CLIENTS = {
     "step_filled",
     "step_open",
     "unfit_release",
+    "unique_held",
+    "unique_keep",
+    "unique_take",
 }
 
 

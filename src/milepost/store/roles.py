@@ -74,7 +74,8 @@ RIGHTS: Mapping[str, Mapping[str, str]] = {
     "schedule": _open(worker="IU", admin="U"),
     # The API. Answers and hashes are nobody's business who only looks at jobs.
     "token": {"submit": "S", "admin": "SIU"},
-    "idempotency": {"submit": "SIU", "worker": "SD", "admin": "SIU"},
+    # Here is also which unique keys stay taken: handlers submit, too.
+    "idempotency": {"submit": "SIU", "worker": "SIUD", "admin": "SIU"},
     # Whoever reads it can sign in as anybody.
     "server_key": {"admin": "SI"},
     "saved_view": _open(submit="IUD", admin="IUD"),
