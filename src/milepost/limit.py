@@ -4,6 +4,7 @@ import hashlib
 import inspect
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from enum import Enum
@@ -195,6 +196,14 @@ def key_text(value: Any, *, what: str) -> str:
             "make one of it by key=lambda …"
         )
     return check_text(value, what=what.rstrip(","), most=MOST)
+
+
+def host_name(host: str) -> str:
+    """Name a host as its limit does: its case, and a dot at its end, make no difference."""
+    if not host.isascii():
+        with suppress(UnicodeError):
+            host = host.encode("idna").decode()
+    return host.lower().strip("[]").removesuffix(".") or host
 
 
 def limit_key(rule: str, key: str) -> str:

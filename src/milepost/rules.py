@@ -110,7 +110,7 @@ def reset_limit(
     found = yield from limit_looks.one(name, scope=scope)
     rule = yield from rules.reset(name, scope=found.scope, actor=actor, reason=reason)
     if rule is None:
-        return LimitStand(scope=found.scope, name=name, words="no limit")
+        return LimitStand(scope=found.scope, name=found.name, words="no limit")
     return (yield from limit_looks.one(name, scope=found.scope))
 
 

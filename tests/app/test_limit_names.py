@@ -6,8 +6,9 @@ import milepost as mp
 from milepost import outcome
 from milepost.outcome import Problem
 from milepost.records import Settlement
-from milepost.store import jobs, limits, timers, workers
+from milepost.store import buckets, jobs, limits, timers, workers
 from milepost.store.limits import Reach
+from milepost.store.rules import Limit
 from milepost.store.workers import NewWorker
 
 NAMES = ["mail/send", "50%", "a/b%2Fc"]
@@ -55,3 +56,24 @@ def test_units_that_were_counted_are_put_right(app, name, advance):
     assert claim(app) == []
     advance(55)
     assert len(claim(app)) == 1
+
+
+@pytest.mark.parametrize("spelled", ["API.Example", "api.example.", "API.EXAMPLE."])
+def test_a_host_is_the_same_one_however_it_is_spelled(app, spelled):
+    """A limit that was set for another spelling was in force for nobody."""
+    app.limits.set("api.example", scope="host", most=2, rate="5/s")
+    assert app.limits.set(spelled, scope="host", most=1).rate == "5/s"
+    assert app.limits.get(spelled, scope="host").name == "api.example"
+    assert len(app.limits.changes(spelled, scope="host")) == 2
+    app.client.run(buckets.take, "host", "api.example", limit=Limit(rate=1, per_us=10**9, burst=1))
+    app.limits.clear(spelled, scope="host")
+    assert app.limits.reset(spelled, scope="host").words == "no limit"
+    assert app.limits.list() == []
+    app.limits.set(spelled, scope="host", most=1)
+    assert [one.name for one in app.limits.list()] == ["api.example"]
+
+
+@pytest.mark.parametrize("scope", ["queue", "source"])
+def test_other_names_are_as_they_are_written(app, scope):
+    app.limits.set("Slow.", scope=scope, rate="5/s")
+    assert [one.name for one in app.limits.list()] == ["Slow."]

@@ -13,6 +13,7 @@ import pytest
 from remote import Says
 
 import milepost as mp
+from milepost.request.guard import AddressGuard
 
 pytestmark = pytest.mark.both_stores
 
@@ -105,6 +106,24 @@ def test_a_change_acts_on_the_next_request(app, remote):
         app.drain()
         assert counted.most == most
     assert len(counted.arrived) == 24
+
+
+def test_a_limit_holds_for_every_spelling_of_its_host(database, remote, monkeypatch):
+    """A dot at the end is the same name: it went around the limit."""
+
+    async def resolved(_guard, _host, _port):
+        return [HOST]
+
+    monkeypatch.setattr(AddressGuard, "addresses", resolved)
+    remote.answers = [counted := Counted(seconds=0.05)]
+    app = mp.App(database.url, request_allow=f"localhost:{remote.port}")
+    app.request_limit("LocalHost.", concurrency=1)
+    for n in range(8):
+        host = ("localhost", "localhost.", "LOCALHOST")[n % 3]
+        app.request("GET", f"http://{host}:{remote.port}/")
+    app.drain()
+    app.close()
+    assert (len(counted.arrived), counted.most) == (8, 1)
 
 
 async def test_one_that_waits_for_a_slow_rate_hears_soon_that_it_was_cleared(app, remote):

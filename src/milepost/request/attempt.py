@@ -16,6 +16,7 @@ from milepost.errors import Invalid, LeaseLost
 from milepost.faces import perform_async
 from milepost.hooks import HookEvent, one_call
 from milepost.lifecycle import Cause
+from milepost.limit import host_name
 from milepost.outcome import Outcome, Problem
 from milepost.policy import Later, storable
 from milepost.request.declaration import MISSING, OWN, Request, WireRequest, content_of, follow_path
@@ -156,7 +157,7 @@ class Attempt:
         except Invalid as error:
             return self._failed(str(error), code="secret")
         outgoing = await self._build()
-        host, pool = outgoing.target.host, self._request.timeouts.pool
+        host, pool = host_name(outgoing.target.host), self._request.timeouts.pool
         try:
             async with self._sender.hosts.slot(host, within=pool):
                 return await self._in_turn(outgoing)
@@ -178,7 +179,7 @@ class Attempt:
         try:
             return await self._send(outgoing)
         finally:
-            self._sender.hosts.leave(target.host, self._claim.id, self._claim.fence)
+            self._sender.hosts.leave(host_name(target.host), self._claim.id, self._claim.fence)
 
     async def _build(self) -> WireRequest:
         """Build the request itself, or a poll of the URL that the last reply gave."""
@@ -229,7 +230,7 @@ class Attempt:
             self._claim,
             write_note(self._hider, "REQUEST", {"method": outgoing.method, "url": url, **shown}),
             write_note(self._hider, "REQUESTING", key),
-            outgoing.target.host,
+            host_name(outgoing.target.host),
             self._listens,
         )
         pool = self._request.timeouts.pool

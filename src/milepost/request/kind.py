@@ -24,7 +24,7 @@ from milepost.handles import JobHandle
 from milepost.history import Entry
 from milepost.job import Job
 from milepost.lifecycle import JOB
-from milepost.limit import TENANT, key_text, split_key
+from milepost.limit import TENANT, host_name, key_text, split_key
 from milepost.limit import Limit as CountLimit
 from milepost.options import DEFAULTS, Counted, check, names, read
 from milepost.outcome import Outcome
@@ -62,7 +62,7 @@ REDACTED = (
 
 
 PARTS: Mapping[str, Callable[[Request], str]] = {
-    "host": lambda request: parse(request.url).host,
+    "host": lambda request: host_name(parse(request.url).host),
     "method": lambda request: request.method,
     # Without credentials and query: keys lie in clear.
     "url": lambda request: parse(request.url).shown,
@@ -174,7 +174,7 @@ class Requests:
         most = self.host.settings.request_per_host if concurrency is None else concurrency
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise Invalid(f"concurrency={most!r} must be a whole number from 1")
-        self.declared[host.lower()] = ruled(SCOPE, most, rate=rate)
+        self.declared[host_name(host)] = ruled(SCOPE, most, rate=rate)
 
     @property
     def rules(self) -> Declared:

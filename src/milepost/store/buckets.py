@@ -8,7 +8,7 @@ import msgspec
 
 from milepost.codec import check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import MOST, limit_key, split_key
+from milepost.limit import MOST, host_name, limit_key, split_key
 from milepost.store.driver import Call, Steps
 from milepost.store.rules import (
     ANY_HOST,
@@ -115,7 +115,7 @@ def _bucket_of(named: Named, key: str | None) -> str:
     if named == ("host", ANY_HOST):
         if not key:
             raise Invalid("limit * holds for each host by itself: say which host")
-        return key.lower()
+        return host_name(key)
     if key is not None:
         raise Invalid(f"a {scope} has no keys: leave {key!r} out")
     return name

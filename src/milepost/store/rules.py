@@ -9,7 +9,15 @@ import msgspec
 
 from milepost.codec import PROSE_BYTES, check_text
 from milepost.errors import Invalid, NotFound
-from milepost.limit import MOST, SCOPES, Rate, check_burst, number_text, read_rate
+from milepost.limit import (
+    MOST,
+    SCOPES,
+    Rate,
+    check_burst,
+    host_name,
+    number_text,
+    read_rate,
+)
 from milepost.store.driver import Call, Steps
 from milepost.store.instants import instant
 
@@ -204,11 +212,12 @@ def edit(
     """Change some of what a rule allows; a queue, a host or a source may get its first rule."""
     check_reason(reason)
     known = yield from rules()
+    name = host_name(name) if scope == "host" else name
     if scope in SCOPES[1:] and (scope, name) not in known:
         named, limit = (scope, check_text(name, what=scope)), Limit()
     else:
         named = _settable(known, name, scope)
-        yield Call("limit_rule_hold", {"scope": named[0], "name": name})
+        yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
         limit = (yield from rules())[named].limit
     return (yield from change(named, edited(limit, wanted, named[0]), actor=actor, reason=reason))
 
@@ -287,12 +296,12 @@ def reset(
     """Put back what programs declare; a rule that none declares is removed."""
     check_reason(reason)
     named = the_one((yield from rules()), name, scope=scope)
-    yield Call("limit_rule_hold", {"scope": named[0], "name": name})
+    yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
     was = (yield from rules()).get(named)
     if was is None or (was.declared is not None and not was.is_set):
         return was
     if was.declared is None:
-        yield Call("limit_rule_drop", {"scope": named[0], "name": name})
+        yield Call("limit_rule_drop", {"scope": named[0], "name": named[1]})
     else:
         before = None if was.declared_before is None else was.declared_before.text
         told = {"declared": was.declared.text, "declared_before": before}
@@ -307,6 +316,8 @@ def changes(
     name: str | None = None, *, scope: str | None = None, most: int
 ) -> Steps[list[RuleChange]]:
     """Read who changed rules, the newest first."""
+    if scope == "host" and name is not None:
+        name = host_name(name)
     asked = {"scope": scope, "name": name, "most": most}
     rows = yield Call("limit_changes", asked, alone=True)
     return [_change(*row[1:]) for row in rows]
@@ -333,7 +344,8 @@ def the_one(known: Mapping[Named, Rule], name: str, *, scope: str | None = None)
     """Find the rule of that name, or raise an error that names those that there are."""
     if scope is not None and scope not in SCOPES:
         raise Invalid(f"scope={scope!r}: expected one of {', '.join(SCOPES)}")
-    found = [named for named in known if named[1] == name and scope in (None, named[0])]
+    names = {of: host_name(name) if of == "host" else name for of in SCOPES}
+    found = [named for named in known if named[1] == names[named[0]] and scope in (None, named[0])]
     if len(found) > 1:
         scopes = ", ".join(named[0] for named in found)
         raise Invalid(f"there are several limits {name!r}: say which by its scope ({scopes})")
