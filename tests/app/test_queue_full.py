@@ -133,6 +133,21 @@ def test_one_that_would_be_kept_is_given_though_the_queue_is_full(app):
     assert (replaced.state, waiting(app)) == ("CREATED", 1)
 
 
+def test_a_queue_on_a_broker_is_full_alike(app):
+    """Most of its jobs are READY: they wait to be handed to the broker."""
+    app.queue("slow", max_waiting=2, transport="nats")
+    note = declared(app, None)
+    unique = note.options(unique="k")
+    first = unique.submit("a")
+    note.submit("b")
+    assert first.refresh().state == "READY"
+    with pytest.raises(mp.QueueFull, match="has 2 jobs waiting and room for 2"):
+        note.submit("c")
+    assert unique.submit("d").id == first.id
+    assert unique.options(on_conflict="replace").submit("e").state == "READY"
+    assert len(app.jobs.list(queue="slow", state="READY")) == 2
+
+
 def test_a_bound_is_lifted_by_a_declaration_without_it(app, database):
     declared(app, 1)
     app.drain()

@@ -104,5 +104,9 @@ ON CONFLICT (name) DO UPDATE SET max_waiting = excluded.max_waiting
 SELECT name, max_waiting FROM queue_bound WHERE max_waiting IS NOT NULL
 
 -- name: queue_depth
--- Counts up to so many: a long queue costs no more than a full one.
-SELECT count(*) FROM (SELECT 1 FROM job WHERE queue = :name AND state = 'QUEUED' LIMIT :most) AS few
+-- Counts up to so many: a long queue costs no more than a full one. Those that a broker is to be told of wait, too.
+SELECT count(*)
+  FROM (SELECT 1 FROM job WHERE queue = :name AND state = 'QUEUED'
+         UNION ALL
+        SELECT 1 FROM job WHERE queue = :name AND state = 'READY'
+         LIMIT :most) AS few

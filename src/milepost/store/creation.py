@@ -95,7 +95,8 @@ def _adds_one(job: NewJob) -> Steps[bool]:
     _, queue, state, _ = rows[0]
     if job.on_conflict == "replace" and state != JobState.CREATED:
         is_due = state != JobState.WAITING  # at the time of the one that it replaces
-    return is_due and (queue, state) != (job.template.queue, JobState.QUEUED)
+    stands = queue == job.template.queue and state in (JobState.QUEUED, JobState.READY)
+    return is_due and not stands
 
 
 def live(job: NewJob) -> Steps[list[str]]:
