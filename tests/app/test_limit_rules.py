@@ -240,3 +240,13 @@ async def test_the_async_twins_do_the_same(app):
     assert len(await app.limits.changes_async()) == 1
     assert (await app.limits.reset_async("q")).declared is None
     await app.close_async()
+
+
+@pytest.mark.parametrize("most", [0, 2])
+def test_a_source_has_a_rate_and_no_number_at_once(app, most):
+    """It said "none may start", and was called as before."""
+    app.limits.set("shop", scope="source", rate="5/s")
+    with pytest.raises(mp.Invalid, match=r"a source has a rate, .* pause the queue"):
+        app.limits.set("shop", scope="source", most=most)
+    assert app.limits.set("shop", scope="source", most=None).words == "5/s, burst 1"
+    assert len(app.limits.changes("shop")) == 2

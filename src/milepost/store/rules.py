@@ -253,6 +253,11 @@ def edited(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
         raise Invalid("nothing was set: give most, rate or burst")
     if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
         raise Invalid("its jobs run one at a time, in order: most cannot be set, only its rate")
+    if scope == "source" and wanted.most not in (msgspec.UNSET, None):
+        raise Invalid(
+            "a source has a rate, and no number at once; to stop its calls, pause the queue of its "
+            "pipeline"
+        )
     if wanted.most is not msgspec.UNSET:
         _check_most(wanted.most)
         limit = msgspec.structs.replace(limit, most=wanted.most)
