@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 import milepost as mp
-from milepost.errors import Unavailable
+from milepost.errors import LeaseLost, Unavailable
 from milepost.relay import inbound
 from milepost.relay.broker import Outgoing, broker_at
 from milepost.store import failpoint
@@ -236,6 +236,25 @@ def test_a_message_that_nobody_can_handle_is_refused_at_last_and_others_pass(
     assert [message.error for message in refused] == ["OddError()"]
     app.drain()
     assert [job.result for job in app.jobs.list()] == ["plain.pdf"]
+
+
+@pytest.mark.parametrize("broker_server", ["redis"], indirect=True)
+def test_a_message_whose_unique_key_changed_hands_comes_again(app, orders, monkeypatch):
+    """It is right: where many submit with one key, it is their turn that is over."""
+    monkeypatch.setattr(inbound, "AGAIN_SECONDS", 0.01)
+    create, failures = app.client.create_in_bounds, iter(range(1))
+
+    def create_in_bounds(new):
+        if next(failures, None) is not None:
+            raise LeaseLost("unique key 'k' changed hands too often; submit again")
+        return (yield from create(new))
+
+    monkeypatch.setattr(app.client, "create_in_bounds", create_in_bounds)
+    said = {"kind": "convert", "args": ["a"], "options": {"unique": "k", "on_conflict": "replace"}}
+    orders.send(("order", said))
+    orders.receive(1, rounds=4)
+    assert [job.kind for job in app.jobs.list()] == ["convert"]
+    assert app.channels.refused() == []
 
 
 @pytest.mark.parametrize("broker_server", ["redis"], indirect=True)

@@ -22,7 +22,7 @@ import msgspec
 from milepost.client import Client, acting
 from milepost.codec import DEEPEST, check_text, nested_deeper
 from milepost.declare import Registry
-from milepost.errors import Invalid, MilepostError, NotFound, QueueFull, Unavailable
+from milepost.errors import Invalid, LeaseLost, MilepostError, NotFound, QueueFull, Unavailable
 from milepost.options import SubmitOptions, check_names, read
 from milepost.records import NewJob
 from milepost.relay.adapter import DeliveryCounter
@@ -202,6 +202,8 @@ class Receiver:
             await self._store(*self._read(delivery.message))
         except Unavailable:
             raise
+        except LeaseLost:  # a unique key changed hands too often: it is right, and comes again
+            await delivery.again(AGAIN_SECONDS)
         except QueueFull as error:
             # It is right, and stays the broker's: it is not counted as one that nobody can handle.
             if self._full is None:
