@@ -169,3 +169,15 @@ async def test_the_job_and_its_queue_name_their_limits(api, limited):
     assert 'href="/limits?name=default&amp;scope=queue"' in queues
     assert 'href="/limits/queue/default/set"' not in queues
     assert "its first job under a limit" in queues
+
+
+async def test_the_form_of_a_source_asks_for_its_rate_alone(api, limited):
+    """It has no number at once, and the form offered one."""
+    limited.limits.set("shop", scope="source", rate="5/s")
+    asked = await api.get("/limits/source/shop/set", headers=DIALOG)
+    assert 'name="most"' not in asked.text
+    whole = (await api.get("/limits/source/shop/set", headers=HTML)).text
+    assert "milepost limits set shop --scope source --rate 5/s" in whole
+    form = {"form_token": form_token(asked.text), "rate": "9/s", "burst": ""}
+    await api.post("/limits/source/shop/set", data=form)
+    assert limited.limits.get("shop").words == "9/s, burst 1"

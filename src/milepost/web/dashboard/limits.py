@@ -188,7 +188,7 @@ async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") 
     title = _title(action, scope, name)
     words = ["limits", action, name, *([key] if key else []), "--scope", scope]
     if action == "set":
-        words += ["--most", "N" if found.most is None else str(found.most)]
+        words += _suggested(found)
     return await confirmation(
         call,
         "limits/confirm.html",
@@ -206,6 +206,13 @@ async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") 
         },
         cli=command(*words),
     )
+
+
+def _suggested(limit: LimitStand) -> list[str]:
+    """Give the options that a command would set; a source has a rate alone."""
+    if limit.scope == "source":
+        return ["--rate", limit.rate or "N/s"]
+    return ["--most", "N" if limit.most is None else str(limit.most)]
 
 
 @router.post("/limits/{scope}/{name}/set")
