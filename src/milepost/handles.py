@@ -45,11 +45,15 @@ class JobHandle(Subject[Job], Generic[R]):
     def duplicate(self) -> Literal["same", "different"] | None:
         """None for the job that the submit created; else how it differs from what was asked for.
 
-        "same" or "different" tells of the arguments of the job that has the unique key.
+        "same" or "different" tells of the arguments of the job that has the unique key; those of
+        one that was erased, or has left the store, nobody knows.
         """
         if self._asked is None:
             return None
-        found, decode = self.record.payload, self._client.codec.decode
+        try:
+            found, decode = self.record.payload, self._client.codec.decode
+        except NotFound:
+            return "different"
         same = found is not None and decode(found) == decode(self._asked)
         return "same" if same else "different"
 

@@ -1,11 +1,13 @@
 """One job per key: what becomes of the one that has it, and how long the key stays taken."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
 import milepost as mp
 from milepost.client import acting
+from milepost.store import workers
 
 
 @pytest.fixture
@@ -136,6 +138,25 @@ def test_a_key_stays_taken_for_a_while_whatever_became_of_its_job(app, index, ad
     second = unique.submit("b")
     assert (second.id != first.id, second.duplicate) == (True, None)
     assert unique.submit("c").id == second.id
+
+
+def test_a_key_stays_taken_though_its_job_has_left_the_store(database):
+    kept = {"keep_succeeded": 60, "keep_failed": 60, "keep_history": 600}
+    with closing(mp.App(database.url, **kept)) as app:
+
+        @app.job
+        def index(page: str) -> str:
+            return page
+
+        unique = index.options(unique="k", unique_for=80_000)
+        first = unique.submit("a")
+        app.drain()
+        for _ in range(3):
+            app.client.run(workers.advance_clock, 3700)
+            app.maintain_once()
+        assert app.jobs.list() == []
+        again = unique.submit("a")
+        assert (again.id, again.duplicate) == (first.id, "different")
 
 
 def test_a_key_is_its_kinds_and_a_live_job_outlasts_the_while(app, index, advance):

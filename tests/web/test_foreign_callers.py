@@ -2,7 +2,12 @@
 
 import asyncio
 
+import httpx2
 import pytest
+
+import milepost as mp
+from milepost.store import workers
+from milepost.web.api import create_api
 
 WAIT = {"Prefer": "wait=20"}
 SECRET = "secret-paper"
@@ -73,6 +78,44 @@ async def test_a_submit_says_whether_the_key_was_taken_for_the_same_arguments(ap
     replaced = await sent("b", on_conflict="replace")
     assert replaced["id"] != first["id"]
     assert (await app.jobs.get_async(first["id"])).state == "CANCELLED"
+
+
+KEYED = pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k1"}], ids=["plain", "keyed"])
+
+
+@KEYED
+async def test_one_that_replaces_another_says_where_it_stands(app, api, headers):
+    """It waits for the time of the one that it replaced, and was said to be in line."""
+    options = {"unique": "k", "start_in": 60}
+    await api.post("/v1/jobs", json={**CALL, "options": options})
+    newest = {**CALL, "options": {"unique": "k", "on_conflict": "replace"}}
+    answer = (await api.post("/v1/jobs", json=newest, headers=headers)).json()
+    assert (answer["job_state"], answer.get("duplicate")) == ("WAITING", None)
+    assert (await app.jobs.get_async(answer["id"])).state == "WAITING"
+
+
+@KEYED
+async def test_a_key_that_outlasts_its_job_is_a_conflict_and_no_missing_page(database, headers):
+    kept = {"keep_succeeded": 60, "keep_failed": 60, "keep_history": 600}
+    app = mp.App(database.url, **kept)
+
+    @app.job
+    def convert(document: str) -> str:
+        return document
+
+    once = {**CALL, "options": {"unique": "k", "unique_for": 80_000}}
+    transport = httpx2.ASGITransport(app=create_api(app, access="local"))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://test") as api:
+        first = (await api.post("/v1/jobs", json=once)).json()["id"]
+        await app.drain_async()
+        for _ in range(3):
+            await app.client.run_async(workers.advance_clock, 3700)
+            await app.maintain_once_async()
+        assert await app.jobs.list_async() == []
+        answer = await api.post("/v1/jobs", json=once, headers=headers)
+    await app.close_async()
+    assert (answer.status_code, first in answer.text) == (409, False)
+    assert "stays taken" in answer.json()["detail"]
 
 
 STARTS = [

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from milepost import filters
 from milepost.client import caller, new_id
-from milepost.errors import IllegalMove
+from milepost.errors import IllegalMove, NotFound
 from milepost.handles import JobHandle
 from milepost.lifecycle import JOB, JobState
 from milepost.options import Moment, SubmitOptions, rules
@@ -173,9 +173,9 @@ async def stored(call: Call, job: NewJob, face: Face = GENERAL) -> StoredAnswer:
     if call.key is not None:
         return await call.answer(lambda: _created(job, call, face))
     [job_id] = await call.app.client.create_async([job])
-    if job_id == job.id:
+    if _is_as_asked(job, job_id):
         return acceptance(job.id, job.template, face)
-    return await call.run(_known, job_id, call, face, job.payload)
+    return await call.run(_known, job_id, call, face, job)
 
 
 def check_template(principal: Principal, job: NewJob) -> None:
@@ -186,14 +186,24 @@ def check_template(principal: Principal, job: NewJob) -> None:
 
 def _created(job: NewJob, call: Call, face: Face) -> Steps[StoredAnswer]:
     [job_id] = yield from call.app.client.create_in_bounds([job])
-    if job_id == job.id:
+    if _is_as_asked(job, job_id):
         return acceptance(job.id, job.template, face)
-    return (yield from _known(job_id, call, face, job.payload))
+    return (yield from _known(job_id, call, face, job))
 
 
-def _known(job_id: str, call: Call, face: Face, asked: bytes | None) -> Steps[StoredAnswer]:
-    job = yield from jobs.get(job_id)
+def _is_as_asked(job: NewJob, job_id: str) -> bool:
+    """Tell whether it is the new job, and stands where it was to; one that replaces may not."""
+    return job_id == job.id and job.on_conflict != "replace"
+
+
+def _known(job_id: str, call: Call, face: Face, new: NewJob) -> Steps[StoredAnswer]:
+    try:
+        job = yield from jobs.get(job_id)
+    except NotFound:
+        detail = "that unique key stays taken for a while, and its job has left the store"
+        raise HttpProblem(409, detail) from None
     _check_seen(job, call.principal)
+    asked = None if job_id == new.id else new.payload
     found: JobHandle[Any] = JobHandle(call.app.client, job.id, job, asked=asked)
     return acceptance(job.id, job, face, duplicate=found.duplicate)
 
