@@ -159,6 +159,19 @@ def test_a_key_stays_taken_though_its_job_has_left_the_store(database):
         assert (again.id, again.duplicate) == (first.id, "different")
 
 
+def test_a_key_that_stays_taken_gives_its_live_job_before_one_that_has_ended(app, index):
+    """Others submit with the key, too, and may have replaced the job that took it."""
+    lately = index.options(unique="k", unique_for=60)
+    first = lately.submit("a")
+    newest = index.options(unique="k", on_conflict="replace").submit("b")
+    assert first.refresh().state == "CANCELLED"
+    assert lately.submit("a").id == newest.id
+    app.drain()
+    assert lately.submit("a").id == first.id
+    again = index.options(unique="k").submit("c")
+    assert (lately.submit("c").id, lately.submit("c").duplicate) == (again.id, "same")
+
+
 def test_a_key_is_its_kinds_and_a_live_job_outlasts_the_while(app, index, advance):
     @app.job
     def other(page: str) -> str:

@@ -155,6 +155,9 @@ def _create_unique(job: NewJob) -> Steps[str]:
     place = _place(job)
     taken = {**place, "fingerprint": job.id, "for_us": job.unique_us}
     while not (yield Call("unique_take", taken)):
+        # Others may have submitted with that key, and for no while.
+        if there := (yield from live(job)):
+            return there[0]
         # A new statement sees the rival's commit; it may have been pruned since.
         if found := (yield Call("idempotency_get", place)):
             return str(found[0][0])
