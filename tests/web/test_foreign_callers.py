@@ -118,6 +118,21 @@ async def test_a_key_that_outlasts_its_job_is_a_conflict_and_no_missing_page(dat
     assert "stays taken" in answer.json()["detail"]
 
 
+async def test_a_request_is_replaced_over_http_as_any_job(app, api):
+    """The program's own call takes these options, and the API refused them."""
+    sent = {"url": "https://partner.example", "unique": "page"}
+    first = (await api.post("/v1/requests", json=sent)).json()["id"]
+    newest = await api.post("/v1/requests", json={**sent, "on_conflict": "replace"})
+    assert newest.status_code == 202
+    assert newest.json()["id"] != first
+    assert (await app.jobs.get_async(first)).state == "CANCELLED"
+    once = {**sent, "unique": "once", "unique_for": 60}
+    [a, b] = [(await api.post("/v1/requests", json=once)).json()["id"] for _ in range(2)]
+    assert a == b
+    wrong = await api.post("/v1/requests", json={**once, "on_conflict": "replace"})
+    assert wrong.status_code == 422
+
+
 STARTS = [
     ("/v1/batches/letters/runs", {"params": {"count": 2}}),
     ("/v1/requests:batch", {"requests": []}),

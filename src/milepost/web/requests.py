@@ -17,7 +17,7 @@ from milepost.client import new_id
 from milepost.declare import known_limit
 from milepost.errors import IllegalMove, NotFound
 from milepost.limit import StoredLimit
-from milepost.options import DEFAULTS
+from milepost.options import DEFAULTS, OnConflict
 from milepost.records import Job
 from milepost.request.batch import FINAL, BatchOptions
 from milepost.request.batch import KIND as BATCH
@@ -123,6 +123,8 @@ class NewRequest(RequestPart):
     start_in: float | None = bounded("start_in")
     deadline: float | None = bounded("deadline")
     unique: str | None = bounded("unique")
+    on_conflict: OnConflict | None = bounded("on_conflict")
+    unique_for: float | None = bounded("unique_for")
     tags: dict[str, str] | None = None
     channel: str | None = bounded("channel")
     poll_limit: int = bounded("poll_limit", DEFAULTS["poll_limit"])
