@@ -272,6 +272,7 @@ GROUPS: dict[str, tuple[StrEnum, ...]] = {
     "unclaimed": tuple(state for state in _JOB_OPEN if state is not J.RUNNING),
     "pending": (J.WAITING, J.READY, J.QUEUED, J.RETRYING),  # submitted, through its gate, unclaimed
     "sleeping": (J.WAITING, J.RETRYING),
+    "lined_up": (J.READY, J.QUEUED),  # due: in its queue, or to be handed to the queue's broker
     "unqueued": tuple(state for state in _JOB_OPEN if state not in ORDINARY),
     "counted": (J.RUNNING, J.SUCCEEDED),  # the last claim has ended in no counted way
     "active": tuple(state for state in _RUN_OPEN if state is not R.STOPPING),  # of a run

@@ -8,7 +8,7 @@ from milepost import outcome
 from milepost.client import new_id
 from milepost.outcome import Problem
 from milepost.records import NewJob, Settlement, Template
-from milepost.store import creation, jobs, limits, rules, tally, timers, workers
+from milepost.store import creation, hints, jobs, limits, rules, tally, timers, workers
 from milepost.store.blockers import explain_any
 from milepost.store.limits import Reach
 from milepost.store.rules import Limit
@@ -70,6 +70,23 @@ def test_a_limit_names_its_holders_and_the_place_in_line(yard, advance):
     )
     assert told.next == "one of the jobs that hold it ends, and the next in line is claimed"
     assert yard.told(a[5]).reasons == ("in_line",)
+
+
+def test_a_job_that_its_limit_keeps_from_its_broker_says_so(yard, app):
+    """It was only said to wait for its broker, which would never have been given it."""
+    yard.declare(Limit(most=1))
+    app.client.run(hints.declare, {"b": "redis"})
+    first, _, third, other = yard.put("acme", "acme", "acme", "other", queue="b")
+    given = {"most": 9, "batch": 9, "lease_seconds": 9, "actor": "m"}
+    assert len(app.client.run(hints.dispatch, "b", **given)) == 2
+    asked = {"worker_id": "w1", "queue": "b", "kinds": ["k 1"]}
+    assert len(app.client.run(limits.claim_named, [first], **asked)) == 1
+    told = yard.told(third)
+    assert told.reasons == ("broker", "limit")
+    assert "limit customer (1) is reached for acme: held by 1 job" in told.details[1]
+    assert "; 1 before this one" in told.details[1]
+    assert "limit" not in yard.told(other).reasons
+    assert app.limits.get("customer").waiting == 3
 
 
 def test_when_it_starts_is_guessed_by_how_long_its_kind_took_lately(

@@ -141,7 +141,7 @@ def test_a_queue_on_a_broker_is_full_alike(app):
     first = unique.submit("a")
     note.submit("b")
     assert first.refresh().state == "READY"
-    with pytest.raises(mp.QueueFull, match="has 2 jobs waiting and room for 2"):
+    with pytest.raises(mp.QueueFull, match="has 2 jobs waiting, of max_waiting=2"):
         note.submit("c")
     assert unique.submit("d").id == first.id
     assert unique.options(on_conflict="replace").submit("e").state == "READY"

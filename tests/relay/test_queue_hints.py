@@ -455,6 +455,24 @@ async def test_b11_b13_so_many_are_handed_out_the_most_urgent_first(case, raw):
     assert raw.value("SELECT priority FROM job WHERE state = 'READY'") == 0
 
 
+@pytest.mark.parametrize("server", ["nats"], indirect=True)
+async def test_b11_jobs_of_a_blocked_key_do_not_keep_others_from_the_broker_l20(case):
+    case.app.settings = case.app.settings.chosen(hints=10)
+    ran, released = [], asyncio.Event()
+
+    @case.app.job(queue=QUEUE, limit=mp.Limit(1, key="who"))
+    async def keyed(who: str) -> None:
+        ran.append(who)
+        await released.wait()
+
+    jobs = await keyed.submit_many_async([("a",)] * 30 + [("b",)])
+    async with case.working():
+        await until(lambda: sorted(ran) == ["a", "b"])
+        released.set()
+        await ended(case, jobs)
+    assert ran.count("a") == 30
+
+
 async def test_b14_delays_and_retries_stay_in_the_store(case, advance):
     failing = iter([True])
 

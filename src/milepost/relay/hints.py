@@ -26,7 +26,7 @@ from milepost.relay.broker import (
 )
 from milepost.store import hints
 from milepost.store.driver import AsyncDriver
-from milepost.store.hints import Hint
+from milepost.store.hints import Hint, Place
 from milepost.telemetry import Log, ThrottledLog
 
 log = Log("milepost.relay")
@@ -36,6 +36,8 @@ VERSION = 1
 BATCH = 250
 TELLING = 3
 """How many batches are on their way to the broker at a time."""
+LOOKS = 8
+"""How often the next ones are looked at in turn, where limits block all that were found."""
 TELL_SECONDS = 5.0
 RECORD_SECONDS = 0.2
 """How long a confirmation may wait to be recorded with others."""
@@ -134,6 +136,8 @@ class Teller:
         self._sweep_at = self._rest_until = 0.0
         self._troubles = 0
         self._pause = settings.poll_min
+        self._blocked_to: Place | None = None
+        """The last of the jobs that were looked at, where limits block many."""
 
     def wake(self) -> None:
         """Look now: there may be jobs to hand out."""
@@ -212,9 +216,27 @@ class Teller:
         return [*again, *new]
 
     async def _dispatched(self, batch: int) -> list[Hint]:
+        """Hand out the first jobs; if limits block many of them, others behind those too."""
+        found, last = await self._dispatched_behind(None, batch)
+        if last is None:
+            self._blocked_to = None
+            return found
+        behind: Place | None = self._blocked_to or last
+        more: list[Hint] = []
+        for _ in range(LOOKS):
+            more, behind = await self._dispatched_behind(behind, batch - len(found))
+            if more or behind is None:
+                break
+        self._blocked_to = behind
+        return [*found, *more]
+
+    async def _dispatched_behind(
+        self, after: Place | None, batch: int
+    ) -> tuple[list[Hint], Place | None]:
         return await self._driver.run(
-            hints.dispatch,
+            hints.dispatch_behind,
             self._queue.name,
+            after,
             most=self._settings.hints,
             batch=batch,
             lease_seconds=LEASE_SECONDS,

@@ -30,19 +30,102 @@ WITH RECURSIVE hop (name) AS (
 SELECT hop.name, coalesce((SELECT transport FROM queue WHERE queue.name = hop.name), 'store')
   FROM hop WHERE hop.name IS NOT NULL
 
+-- name: hint_room
+-- How many jobs of a queue are on their way to its broker, or there, and whether it is paused.
+SELECT (SELECT count(*) FROM hint WHERE queue = :queue),
+       (SELECT paused FROM queue WHERE queue.name = :queue) IS TRUE
+
+-- name: hint_line
+-- The first jobs of a queue that wait for its broker, their keys and their units: those behind a place in their order.
+-- postgres
+(SELECT {text:id}, limit_key, coalesce(units, 1), priority, queued_seq, :number::bigint
+   FROM job
+  WHERE queue = :queue AND state = 'READY' AND priority = :priority::smallint AND queued_seq > :seq::bigint
+  ORDER BY queued_seq
+  LIMIT :most)
+ UNION ALL
+(SELECT {text:id}, limit_key, coalesce(units, 1), priority, queued_seq, :number::bigint
+   FROM job
+  WHERE queue = :queue AND state = 'READY' AND priority < :priority::smallint
+  ORDER BY priority DESC, queued_seq
+  LIMIT :most)
+-- sqlite
+-- Jobs that were submitted together share a number: among them the rowid is the order.
+SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), priority, queued_seq, rowid AS number FROM job INDEXED BY job_ready
+                WHERE queue = :queue AND state = 'READY' AND priority = :priority AND queued_seq = :seq
+                  AND rowid > :number
+                ORDER BY rowid
+                LIMIT :most)
+ UNION ALL
+SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), priority, queued_seq, rowid FROM job INDEXED BY job_ready
+                WHERE queue = :queue AND state = 'READY' AND priority = :priority AND queued_seq > :seq
+                ORDER BY queued_seq, rowid
+                LIMIT :most)
+ UNION ALL
+SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), priority, queued_seq, rowid FROM job INDEXED BY job_ready
+                WHERE queue = :queue AND state = 'READY' AND priority < :priority
+                ORDER BY priority DESC, queued_seq, rowid
+                LIMIT :most)
+
+-- name: hint_keys
+-- Of the keys that jobs of a queue on its broker have, and of these: how many are there, with how many units, and the
+-- place of the first; how many run; how many keep the turn of their key between two attempts; how far ahead of now the
+-- bucket is.
+-- postgres
+WITH told AS MATERIALIZED (
+  SELECT job.limit_key AS key, count(*) AS n, sum(coalesce(job.units, 1)) AS units, min(job.queued_seq) AS seq
+    FROM hint JOIN job ON job.id = hint.job_id
+   WHERE hint.queue = :queue AND job.state || '' = 'QUEUED' AND job.limit_key IS NOT NULL
+   GROUP BY job.limit_key
+)
+SELECT asked.key, coalesce(told.n, 0), coalesce(told.units, 0), told.seq, 0,
+       (SELECT count(*) FROM job WHERE limit_key = asked.key AND worker_id IS NOT NULL),
+       (SELECT count(*) FROM job
+         WHERE limit_key = asked.key AND fence > 0 AND state IN {sleeping}),
+       coalesce((extract(epoch FROM bucket.free_at - {now}) * 1000000)::double precision, 0)
+  FROM (SELECT unnest(:key::text[]) UNION SELECT key FROM told) AS asked (key)
+  LEFT JOIN told ON told.key = asked.key
+  LEFT JOIN bucket ON bucket.scope = 'job' AND bucket.key = asked.key
+-- sqlite
+WITH told AS MATERIALIZED (
+  SELECT job.limit_key AS key, count(*) AS n, sum(coalesce(job.units, 1)) AS units, min(job.queued_seq) AS seq, min(job.rowid) AS number
+    FROM hint CROSS JOIN job
+   WHERE hint.queue = :queue AND job.id = hint.job_id AND +job.state = 'QUEUED' AND job.limit_key IS NOT NULL
+   GROUP BY job.limit_key
+), leased AS MATERIALIZED (
+  SELECT limit_key AS key, count(*) AS n FROM job INDEXED BY job_held
+   WHERE state = 'RUNNING' AND limit_key IS NOT NULL
+   GROUP BY limit_key
+)
+SELECT asked.key, coalesce(told.n, 0), coalesce(told.units, 0), told.seq, coalesce(told.number, 0),
+       coalesce((SELECT n FROM leased WHERE leased.key = asked.key), 0),
+       (SELECT count(*) FROM job INDEXED BY job_turn
+         WHERE limit_key = asked.key AND fence > 0 AND state IN {sleeping}),
+       coalesce(bucket.free_at - {now}, 0)
+  FROM (SELECT value AS key FROM json_each(:key) UNION SELECT key FROM told) AS asked
+  LEFT JOIN told ON told.key = asked.key
+  LEFT JOIN bucket ON bucket.scope = 'job' AND bucket.key = asked.key
+
 -- name: job_dispatch
--- Queues the first jobs of a queue and writes their hints, as far as there is room for more; those that
--- write them tell them, until their time is over. A paused queue hands out nothing.
+-- Queues the first jobs of a queue, or those with these ids, and writes their hints, as far as there is room for more;
+-- those that write them tell them, until their time is over. A paused queue hands out nothing.
 -- postgres
 WITH room AS MATERIALIZED (
   SELECT least(:batch::bigint, :most::bigint - (SELECT count(*) FROM hint WHERE queue = :queue)) AS n
    WHERE (SELECT paused FROM queue WHERE queue.name = :queue) IS NOT TRUE
-), picked AS MATERIALIZED (
+), line AS MATERIALIZED (
   SELECT id, fence FROM job
-   WHERE queue = :queue AND state = 'READY'
+   WHERE queue = :queue AND state = 'READY' AND :id::uuid[] IS NULL
    ORDER BY priority DESC, queued_seq
    LIMIT (SELECT greatest(0, max(n)) FROM room)
      FOR UPDATE SKIP LOCKED
+), named AS MATERIALIZED (
+  SELECT id, fence FROM job
+   WHERE id = ANY (:id::uuid[]) AND queue = :queue AND CASE WHEN state = 'READY' THEN true ELSE false END
+   LIMIT (SELECT greatest(0, max(n)) FROM room)
+     FOR UPDATE SKIP LOCKED
+), picked AS MATERIALIZED (
+  SELECT id, fence FROM line UNION ALL SELECT id, fence FROM named
 ), moved AS (
 UPDATE job
    SET state = 'QUEUED', move = 'dispatch', version = version + 1, actor = :actor, detail = NULL
@@ -61,11 +144,13 @@ UPDATE job
    SET state = 'QUEUED', move = 'dispatch', version = version + 1, queued_seq = queued_seq,
        actor = :actor, detail = NULL
  WHERE rowid IN (
-         SELECT rowid FROM job INDEXED BY job_ready
-          WHERE queue = :queue AND state = 'READY'
-            AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = :queue AND paused)
-          ORDER BY priority DESC, queued_seq
-          LIMIT max(0, min(:batch, :most - (SELECT count(*) FROM hint WHERE hint.queue = :queue))))
+         SELECT rowid FROM (SELECT rowid FROM job INDEXED BY job_ready
+                             WHERE queue = :queue AND state = 'READY' AND :id IS NULL
+                             ORDER BY priority DESC, queued_seq
+                             LIMIT max(0, min(:batch, :most - (SELECT count(*) FROM hint WHERE hint.queue = :queue))))
+          UNION ALL
+         SELECT rowid FROM job WHERE id IN (SELECT value FROM json_each(:id)) AND queue = :queue AND +state = 'READY')
+   AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = :queue AND paused)
 RETURNING id, version, :lease_us
 
 -- name: hint_write

@@ -25,7 +25,8 @@ SELECT i.name,
   FROM {rows:name prefix} AS i
 
 -- name: limit_waiting
--- How many jobs stand in line under each rule of jobs, up to `most` each: whether they may start or not.
+-- How many jobs stand in line under each rule of jobs, up to `most` each: whether they may start or not. Of those that
+-- wait for a broker, 10,000 are looked at.
 -- postgres
 WITH RECURSIVE hop (queue) AS (
   SELECT (SELECT queue FROM job WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '' ORDER BY queue LIMIT 1)
@@ -38,10 +39,15 @@ WITH RECURSIVE hop (queue) AS (
    WHERE (SELECT true FROM job
           WHERE job.queue = hop.queue AND job.priority = rank.priority
             AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '' LIMIT 1)
+), ready AS MATERIALIZED (
+  SELECT near.limit_key FROM (SELECT limit_key FROM job WHERE state = 'READY' LIMIT 10000) AS near
+   WHERE near.limit_key IS NOT NULL
 )
 SELECT i.name,
        (SELECT count(*)
-          FROM (SELECT 1
+          FROM (SELECT 1 FROM ready WHERE substr(ready.limit_key, 2, length(i.prefix) + 1) = i.prefix || '/'
+                 UNION ALL
+                SELECT 1
                   FROM line CROSS JOIN generate_series(0, 15) AS stripe (n)
                  CROSS JOIN LATERAL (
                        SELECT 1 FROM job
@@ -68,10 +74,15 @@ WITH RECURSIVE hop (queue) AS (
                     AND job.state = 'QUEUED' AND coalesce(job.limit_key, '') <> '')
 ), stripe (n) AS (
   SELECT value FROM json_each('["0","1","2","3","4","5","6","7","8","9","a","b","c","d","e","f"]')
+), ready AS MATERIALIZED (
+  SELECT near.limit_key FROM (SELECT limit_key FROM job INDEXED BY job_ready WHERE state = 'READY' LIMIT 10000) AS near
+   WHERE near.limit_key IS NOT NULL
 )
 SELECT i.name,
        (SELECT count(*)
-          FROM (SELECT 1
+          FROM (SELECT 1 FROM ready WHERE substr(ready.limit_key, 2, length(i.prefix) + 1) = i.prefix || '/'
+                 UNION ALL
+                SELECT 1
                   FROM line CROSS JOIN stripe CROSS JOIN job INDEXED BY job_claim
                  WHERE job.queue = line.queue AND job.priority = line.priority AND job.state = 'QUEUED'
                    AND job.limit_key >= stripe.n || i.prefix || '/'
@@ -121,29 +132,39 @@ SELECT {text:job.id}, job.tenant, job.worker_id,
 
 -- name: limit_before
 -- How many jobs of its key stand in line before a job, up to `most`, and what they take from the bucket; before one
--- that is in no line, all that are.
+-- that is in no line, all that are. Of those that wait for a broker, the nearest 10,000 are looked at.
 -- postgres
 SELECT count(*), coalesce(sum(coalesce(units, 1)), 0)
   FROM (SELECT found.units
-          FROM (SELECT queue, limit_key, CASE WHEN state = 'QUEUED' THEN priority ELSE 0 END AS priority,
-                       CASE WHEN state = 'QUEUED' THEN queued_seq ELSE 9223372036854775807 END AS seq
+          FROM (SELECT queue, limit_key, state,
+                       CASE WHEN state IN {lined_up} THEN priority ELSE 0 END AS priority,
+                       CASE WHEN state IN {lined_up} THEN queued_seq ELSE 9223372036854775807 END AS seq
                   FROM job WHERE id = :id::uuid) AS me
          CROSS JOIN LATERAL generate_series(me.priority, 9) AS rank (priority)
          CROSS JOIN LATERAL (
-               SELECT units FROM job
-                WHERE job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
-                  AND job.limit_key = me.limit_key
-                  AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
-                ORDER BY job.limit_key, job.queued_seq
-                LIMIT :most) AS found
+               (SELECT units FROM job
+                 WHERE job.queue = me.queue AND job.priority = rank.priority AND job.state = 'QUEUED'
+                   AND job.limit_key = me.limit_key
+                   AND job.queued_seq < CASE WHEN rank.priority > me.priority THEN 9223372036854775807 ELSE me.seq END
+                 ORDER BY job.limit_key, job.queued_seq
+                 LIMIT :most)
+                UNION ALL
+                SELECT near.units
+                  FROM (SELECT job.units, job.limit_key FROM job
+                         WHERE job.queue = me.queue AND job.priority = me.priority AND job.state = 'READY'
+                           AND job.queued_seq < me.seq
+                         ORDER BY job.queued_seq DESC
+                         LIMIT 10000) AS near
+                 WHERE near.limit_key = me.limit_key AND me.state = 'READY' AND rank.priority = me.priority) AS found
          LIMIT :most) AS before
 -- sqlite
 -- Those of one instant stand in the order of their creation.
 WITH rank (priority) AS (
   VALUES (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)
 ), me AS MATERIALIZED (
-  SELECT queue, limit_key, rowid AS number, CASE WHEN state = 'QUEUED' THEN priority ELSE 0 END AS priority,
-         CASE WHEN state = 'QUEUED' THEN queued_seq ELSE 9223372036854775807 END AS seq
+  SELECT queue, limit_key, state, rowid AS number,
+         CASE WHEN state IN {lined_up} THEN priority ELSE 0 END AS priority,
+         CASE WHEN state IN {lined_up} THEN queued_seq ELSE 9223372036854775807 END AS seq
     FROM job WHERE id = :id
 )
 SELECT count(*), coalesce(sum(coalesce(units, 1)), 0)
@@ -158,6 +179,17 @@ SELECT count(*), coalesce(sum(coalesce(units, 1)), 0)
           FROM me CROSS JOIN job INDEXED BY job_claim
          WHERE job.queue = me.queue AND job.priority = me.priority AND job.state = 'QUEUED'
            AND job.limit_key = me.limit_key AND job.queued_seq = me.seq AND job.rowid < me.number
+         UNION ALL
+        SELECT near.units
+          FROM me CROSS JOIN (SELECT job.units, job.limit_key, job.queued_seq, job.rowid AS number
+                                FROM job INDEXED BY job_ready
+                               WHERE job.queue = (SELECT queue FROM me) AND job.state = 'READY'
+                                 AND job.priority = (SELECT priority FROM me)
+                                 AND job.queued_seq <= (SELECT seq FROM me)
+                               ORDER BY job.queued_seq DESC
+                               LIMIT 10000) AS near
+         WHERE me.state = 'READY' AND near.limit_key = me.limit_key
+           AND (near.queued_seq < me.seq OR near.number < me.number)
          LIMIT :most)
 
 -- name: queue_before

@@ -6,18 +6,24 @@ a message: each telling has a new fence, and only the newest may record the resu
 
 from collections.abc import Mapping, Sequence
 from secrets import token_hex
+from typing import NamedTuple
 
 import msgspec
 
+from milepost.options import HIGHEST
 from milepost.outcome import micros
 from milepost.records import Claim
+from milepost.store.choice import rule_of
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.jobs import claimed
+from milepost.store.rules import Limit, rules
 
 STORE = "store"
 """The transport of queues whose workers look for jobs in the store themselves."""
 LONGEST_SECONDS = 3600.0
 """The longest time between two tellings of a hint."""
+LOOK = 1_000
+"""How many jobs that wait for a broker are looked at at once, where any is under a limit."""
 FRESH_SECONDS = 30.0
 """How long the word of a broker counts that it has hints waiting; it is asked every 15."""
 
@@ -33,6 +39,18 @@ class Hint(msgspec.Struct, frozen=True):
     def message_id(self) -> str:
         """What a broker knows this telling by: the next one is a message of its own (B-10)."""
         return f"{self.job_id}.{self.version}.{self.fence}"
+
+
+class Place(NamedTuple):
+    """Where a job stands among those that wait for the broker of their queue."""
+
+    priority: int
+    seq: int
+    number: int
+    """Its rowid, where several share the second."""
+
+
+TOP = Place(HIGHEST + 1, 0, 0)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -70,13 +88,126 @@ def dispatch(
     queue: str, *, most: int, batch: int, lease_seconds: float, actor: str
 ) -> Steps[list[Hint]]:
     """Queue the first jobs, with their hints, while fewer than so many are on their way."""
+    found, _ = yield from dispatch_behind(
+        queue, None, most=most, batch=batch, lease_seconds=lease_seconds, actor=actor
+    )
+    return found
+
+
+def dispatch_behind(
+    queue: str,
+    after: Place | None,
+    *,
+    most: int,
+    batch: int,
+    lease_seconds: float,
+    actor: str,
+) -> Steps[tuple[list[Hint], Place | None]]:
+    """Queue the first jobs behind a place, with their hints; None: from the top.
+
+    Answers also with the place to go on behind, where there are jobs under limits and those that
+    were looked at leave room for others.
+    """
+    limited = {name: r.limit for (scope, name), r in (yield from rules()).items() if scope == "job"}
+    ids, last = None, None
+    if limited:
+        ids, last = yield from _first_of_keys(queue, after or TOP, limited, most=most, batch=batch)
+        if not ids:
+            return [], last
     given = {"queue": queue, "lease_us": micros(lease_seconds)}
-    asked = {**given, "most": most, "batch": batch, "actor": actor}
+    asked = {**given, "most": most, "batch": batch, "actor": actor, "id": ids}
     rows = yield Call("job_dispatch", asked, whole=True)
     if rows:
         ids, versions = [row[0] for row in rows], [row[1] for row in rows]
         rows = (yield Call("hint_write", {**given, "id": ids, "version": versions})) or rows
-    return _hints(rows)
+    return _hints(rows), last
+
+
+def _first_of_keys(
+    queue: str, after: Place, limited: Mapping[str, Limit], *, most: int, batch: int
+) -> Steps[tuple[list[str], Place | None]]:
+    """Choose jobs so that those of a key that its limit blocks do not take the room of others."""
+    [(there, paused)] = yield Call("hint_room", {"queue": queue}, alone=True)
+    room = 0 if paused else min(batch, most - there)
+    if room <= 0:
+        return [], None
+    asked = {"queue": queue, **after._asdict(), "most": LOOK}
+    found = [
+        _Ready(row[0], row[1], row[2], Place(*row[3:])) for row in (yield Call("hint_line", asked))
+    ]
+    found = sorted(found, key=lambda one: (-one.place.priority, *one.place[1:]))[:LOOK]
+    keys = sorted({one.key for one in found if one.key})
+    rows = (yield Call("hint_keys", {"queue": queue, "key": keys}, alone=True)) if keys else []
+    # All keys together leave something of the room.
+    share = max(1, most // (len(rows) + 1))
+    stands = {row[0]: _Key(limited.get(rule_of(row[0])), share, _There(*row[1:])) for row in rows}
+    ids: list[str] = []
+    for one in found:
+        if len(ids) < room and (not one.key or stands[one.key].takes(one)):
+            ids.append(one.id)
+    is_end = len(ids) == room or len(found) < LOOK
+    return ids, None if is_end else found[-1].place
+
+
+class _Ready(NamedTuple):
+    """A job that waits for its broker."""
+
+    id: str
+    key: str | None
+    units: float
+    place: Place
+
+
+class _There(NamedTuple):
+    """How many jobs of a key are on the broker, and what keeps others from it."""
+
+    jobs: int
+    units: float
+    seq: int | None
+    """The place of the first one."""
+    number: int
+    running: int
+    turns: int
+    """How many keep the turn of an ordered key between two attempts."""
+    ahead_us: float
+
+
+class _Key:
+    """How many more jobs of a key are handed out: as many as may start, so that no hint is vain."""
+
+    def __init__(self, limit: Limit | None, share: int, there: _There) -> None:
+        self._there = there
+        self._limit = limit or Limit()
+        self._left = share - there.jobs
+        if self._limit.ordered:
+            self._left = min(self._left, 1 - there.jobs - there.running - there.turns)
+        elif self._limit.most is not None:
+            self._left = min(self._left, self._limit.most - there.jobs - there.running)
+        self._units = there.units
+
+    def takes(self, one: _Ready) -> bool:
+        """Take this job, the next one in line, or say that it has to wait."""
+        if not (self._is_first(one.place) if self._left <= 0 else self._is_earned(one)):
+            return False
+        self._left -= 1
+        self._units += one.units
+        return True
+
+    def _is_earned(self, one: _Ready) -> bool:
+        """Tell whether the bucket has what it takes; one that takes more waits until it is full."""
+        limit, ahead_us = self._limit, max(0.0, float(self._there.ahead_us))
+        if limit.rate is None:
+            return True
+        taken_us = (self._units + one.units) * limit.unit_us
+        return taken_us <= limit.burst_us - ahead_us or (not self._units and ahead_us <= 0)
+
+    def _is_first(self, place: Place) -> bool:
+        """Tell whether it has the turn of an ordered key, before those that are there."""
+        there = self._there
+        if not self._limit.ordered or there.seq is None or there.running + there.turns:
+            return False
+        first = self._left == 1 - there.jobs  # none was taken before it
+        return first and (place.seq, place.number) < (there.seq, there.number)
 
 
 def adopt(queue: str, *, most: int, batch: int, lease_seconds: float) -> Steps[list[Hint]]:

@@ -218,10 +218,12 @@ Knows = Callable[[str, int], bool]
 
 def kept_by(found: Limited, knows: Knows) -> Why[LimitReason]:
     """Say which limits keep a job in line; `knows` tells whether a live worker knows a kind."""
-    if found.job.state != JobState.QUEUED:
+    if found.job.state not in (JobState.QUEUED, JobState.READY):
         return
     for level in found.levels:
         of_queue = level.rule.scope == "queue"
+        if of_queue and found.job.state == JobState.READY:
+            continue  # its broker takes it all the same
         if level.limit.ordered:
             yield from _in_order(found, level, knows)
         elif level.is_full:

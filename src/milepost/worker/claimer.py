@@ -94,10 +94,8 @@ class Claimer:
         """Whether it was time to look at the bottom when the last claim was made."""
         self._empty_until = {PLAIN: 0.0, LIMITED: 0.0}
         self._rescan_asked = False
-        self._crowded_out = False
-        """Whether the last claim found nothing in what it got, and others had the rest."""
-        self._crowded_times = 0
-        """How many in a row did."""
+        self._crowded_out, self._crowded_times = False, 0
+        """Whether others held all that the last claim found nothing in, and how often in a row."""
         self._met: set[Lanes] = {threads, isolated}
         """The lanes of the jobs that the last claim met."""
         self._plenty = False

@@ -20,6 +20,7 @@ from milepost.store.hints import Standing
 from milepost.telemetry import Log, ThrottledLog
 from milepost.worker import Setup
 from milepost.worker.claimer import Claimer
+from milepost.worker.slots import SlotTable
 
 log = Log("milepost.worker")
 
@@ -249,8 +250,11 @@ class Follower:
 class HintParts:
     """The tellers and followers of a worker, one of each for every queue on a broker."""
 
-    def __init__(self, setup: Setup, queues: Sequence[HintQueue], claimer: Claimer) -> None:
+    def __init__(
+        self, setup: Setup, queues: Sequence[HintQueue], claimer: Claimer, slots: SlotTable
+    ) -> None:
         self._queues = list(queues)
+        self._slots = slots
         self._tellers = [Teller(setup.driver, queue, setup.settings) for queue in queues]
         self._followers = [Follower(setup, queue, claimer) for queue in queues]
         self._following: list[asyncio.Task[None]] = []
@@ -269,7 +273,15 @@ class HintParts:
         async with asyncio.TaskGroup() as tasks:
             for teller in self._tellers:
                 tasks.create_task(teller.run())
+            tasks.create_task(self._wake_for_keys())
             self._following = [tasks.create_task(one.run()) for one in self._followers]
+
+    async def _wake_for_keys(self) -> None:
+        """Hand out the next job of a key when one has ended here."""
+        while True:
+            await self._slots.key_freed.wait()
+            self._slots.key_freed.clear()
+            self.wake()
 
     def halt(self) -> None:
         """Follow no more hints."""

@@ -99,7 +99,7 @@ class Worker:
             isolated=self._isolated,
             hinted=hinted,
         )
-        self._hints = HintParts(setup, hinted, self._claimer)
+        self._hints = HintParts(setup, hinted, self._claimer, self._slots)
 
     @property
     def id(self) -> str:

@@ -159,6 +159,8 @@ class SlotTable:
         self._begun = asyncio.Event()
         self._freed = asyncio.Event()
         self._freed_keys: dict[Freed, None] = {}
+        self.key_freed = asyncio.Event()
+        """Set when a job under a limit has ended; whoever hands out the next ones clears it."""
         self.awaited = False
         """Whether a job waits for the end of another: a limit blocks it."""
 
@@ -306,6 +308,7 @@ class SlotTable:
             claim, move = settlement.claim, settlement.outcome.move
             if claim.limit_key is not None:
                 self._freed_keys[claim.limit_key, claim.queue, claim.priority] = None
+                self.key_freed.set()
             # The same job may have come back meanwhile, under its next fence.
             running = self._running.get(claim.id)
             if running is not None and running.claim.fence == claim.fence:

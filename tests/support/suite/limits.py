@@ -46,9 +46,15 @@ def declare(store: Store, **named: Limit) -> None:
     store.run(rules.declare, {("job", name): rule for name, rule in named.items()})
 
 
-def hand_out(store: Store, queue: str) -> None:
-    """Hand the jobs of a queue to its broker."""
-    store.run(hints.dispatch, queue, most=99, batch=99, lease_seconds=9, actor="m")
+def hand_out(store: Store, queue: str, *, most: int = 99) -> None:
+    """Hand the jobs of a queue to its broker, while no more than so many are there."""
+    store.run(hints.dispatch, queue, most=most, batch=most, lease_seconds=9, actor="m")
+
+
+def hand_out_all(store: Store, queue: str) -> None:
+    """Queue all jobs of a queue, whatever their limits, as if the broker were away for a while."""
+    store.run(hints.enqueue, [queue], actor="m", most=99)
+    store.run(hints.adopt, queue, most=99, batch=99, lease_seconds=9)
 
 
 def take_named(store: Store, *ids: str) -> list[Claim]:
@@ -278,7 +284,7 @@ class LimitSuite:
         declare(store, r=Limit(ordered=True))
         store.run(hints.declare, {"b": "redis"})
         a = put(store, "a", "a", queue="b")
-        hand_out(store, "b")
+        hand_out_all(store, "b")
         assert not take_named(store, a[1])
         [first] = take_named(store, *a)
         assert first.id == a[0]
@@ -293,6 +299,78 @@ class LimitSuite:
         assert again.id == a[0]
         store.settle((again, GOOD))
         assert [claim.id for claim in take_named(store, *a)] == [a[1]]
+
+    def test_jobs_of_a_blocked_key_leave_room_on_the_broker_for_others_l20(
+        self, store: Store
+    ) -> None:
+        """They filled it, and no other key of the queue was handed out as long as they waited."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=1), off=Limit(most=0))
+        store.run(hints.declare, {"b": "redis"})
+        many, [other] = put(store, *["a"] * 30, queue="b"), put(store, "b", queue="b")
+        closed = put(store, *["c"] * 30, rule="off", queue="b")
+        hand_out(store, "b", most=10)
+        assert [store.state(one) for one in (many[0], other)] == ["QUEUED", "QUEUED"]
+        [first] = take_named(store, *many[:10])
+        assert [claim.id for claim in take_named(store, other)] == [other]
+        assert {store.state(one) for one in closed} == {"READY"}
+        store.settle((first, GOOD))
+        for _ in range(29):  # each is handed out in its time
+            hand_out(store, "b", most=10)
+            [claim] = take_named(store, *many)
+            store.settle((claim, GOOD))
+        declare(store, off=Limit(most=1))
+        hand_out(store, "b", most=10)
+        assert take_named(store, *closed)
+
+    def test_who_stands_behind_any_number_of_blocked_jobs_is_handed_out_l20(
+        self, store: Store
+    ) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(most=0), s=Limit(most=1))
+        store.run(hints.declare, {"b": "redis"})
+        for priority in (1, 1, 0, 0):
+            shared = Template(kind="k", queue="b", priority=priority)
+            new = [
+                NewJob(new_id(), b"1", shared, key=limits.limit_key("r", "a")) for _ in range(700)
+            ]
+            store.run(creation.create, new)
+        [last] = put(store, "b", rule="s", queue="b")
+        place, looks = None, 0
+        found: list[hints.Hint] = []
+        while not found and looks < 9:
+            found, place = store.run(
+                hints.dispatch_behind, "b", place, most=10, batch=10, lease_seconds=9, actor="m"
+            )
+            looks += 1
+        assert [hint.job_id for hint in found] == [last]
+        assert (looks, place) == (3, None)
+
+    def test_an_ordered_key_on_a_broker_is_handed_out_one_by_one_and_a_retry_first_l11(
+        self, store: Store
+    ) -> None:
+        store.worker(lease=9_999)
+        declare(store, r=Limit(ordered=True))
+        store.run(hints.declare, {"b": "redis"})
+        a = put(store, *["a"] * 5, queue="b")
+        hand_out(store, "b")
+        assert [store.state(one) for one in a] == ["QUEUED"] + ["READY"] * 4
+        [first] = take_named(store, *a)
+        store.settle((first, outcome.retry(PROBLEM, after=1)))
+        hand_out(store, "b")
+        assert store.state(a[1]) == "READY"
+        # All of them are there now; the retry has its turn all the same.
+        hand_out_all(store, "b")
+        store.advance(2)
+        store.run(timers.wake, actor="m", most=9)
+        assert store.state(a[0]) == "READY"
+        for _ in range(3):
+            hand_out(store, "b")
+        for one in a:
+            [claim] = take_named(store, *a)
+            assert claim.id == one
+            store.settle((claim, GOOD))
+            hand_out(store, "b")
 
     def test_a_rate_lets_so_many_start_in_a_time_l17(self, store: Store) -> None:
         store.worker(lease=9_999)
