@@ -47,7 +47,7 @@ class Place(NamedTuple):
     priority: int
     seq: int
     number: int
-    """Its rowid, where several share the second."""
+    """Its rowid: on SQLite several share a `seq`."""
 
 
 TOP = Place(HIGHEST + 1, 0, 0)
@@ -132,9 +132,8 @@ def _first_of_keys(
     if room <= 0:
         return [], None
     asked = {"queue": queue, **after._asdict(), "most": LOOK}
-    found = [
-        _Ready(row[0], row[1], row[2], Place(*row[3:])) for row in (yield Call("hint_line", asked))
-    ]
+    rows = yield Call("hint_line", asked, alone=True)
+    found = [_Ready(row[0], row[1], row[2], Place(*row[3:])) for row in rows]
     found = sorted(found, key=lambda one: (-one.place.priority, *one.place[1:]))[:LOOK]
     keys = sorted({one.key for one in found if one.key})
     rows = (yield Call("hint_keys", {"queue": queue, "key": keys}, alone=True)) if keys else []
@@ -173,7 +172,7 @@ class _There(NamedTuple):
 
 
 class _Key:
-    """How many more jobs of a key are handed out: as many as may start, so that no hint is vain."""
+    """How many more jobs of a key are handed out: as many as may start, so no hint is useless."""
 
     def __init__(self, limit: Limit | None, share: int, there: _There) -> None:
         self._there = there
