@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import resource
 import signal
 import sqlite3
 import stat
@@ -101,6 +102,25 @@ def ignores_everything() -> None:
     while True:
         with suppress(BaseException):
             time.sleep(600)
+
+
+@app.job(isolate=True, retries=0, timeout=0.5)
+def hears_everything(answer: str) -> str:
+    """End by whatever signal comes, in a way of its own."""
+
+    def hears(*_: object) -> None:
+        if answer == "exit":
+            os._exit(0)
+        raise KeyboardInterrupt
+
+    for number in range(1, signal.NSIG):
+        with suppress(OSError, ValueError):
+            signal.signal(number, hears)
+    try:
+        while True:
+            time.sleep(0.01)
+    except KeyboardInterrupt:
+        return answer
 
 
 @app.job(isolate=True, retries=0, cpu_seconds=0.3)
@@ -237,6 +257,30 @@ def leaves_a_thread(ctx: mp.Context) -> int:
 def leaves_an_alarm(timer: int) -> int:
     signal.setitimer(timer, 0.5, 0.1)
     return os.getpid()
+
+
+@app.job(isolate=True)
+def leaves(what: str) -> int:
+    if what == "limit":
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4, most))
+    elif what == "ignored":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    elif what == "blocked":
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    elif what == "priority":
+        os.nice(1)
+    else:
+        os.chdir("/")
+    return os.getpid()
+
+
+@app.job(isolate=True, retries=0)
+def finds() -> list[Any]:
+    """Tell of the process what the attempt before it may have changed."""
+    ended = subprocess.run(["false"], check=False).returncode
+    blocked = len(signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    return [os.getpid(), ended, blocked, os.nice(0), str(Path.cwd())]
 
 
 @app.job(isolate=True, retries=0)

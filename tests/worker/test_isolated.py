@@ -367,6 +367,26 @@ async def test_a_timer_that_a_handler_left_does_not_end_the_next_job(app, worker
 
 
 @ANY
+async def test_a_handler_that_hears_of_its_timeout_has_timed_out(app, worker):
+    """It was asked where it was, and answered: it SUCCEEDED, or had crashed by itself."""
+    for answer in ("exit", "return"):
+        done = await (await isolated.hears_everything.submit_async(answer)).wait_async(60)
+        assert (done.state, done.error and done.error.code) == (mp.JobState.FAILED, "timeout")
+
+
+@ANY
+async def test_what_a_handler_changed_of_its_process_is_as_before_for_the_next_one(app, worker):
+    """A command that failed looked well to the next job, or its files were another one's."""
+    before = (await (await isolated.finds.submit_async()).wait_async(60)).result
+    for what in ("limit", "ignored", "blocked", "priority", "folder"):
+        left = await (await isolated.leaves.submit_async(what)).wait_async(60)
+        after = await (await isolated.finds.submit_async()).wait_async(60)
+        assert after.state == mp.JobState.SUCCEEDED, (what, after.error.message)
+        assert after.result[1:] == before[1:], what
+        assert (after.result[0] == left.result) is (what == "folder"), what
+
+
+@ANY
 async def test_output_that_a_handler_closed_is_not_what_the_next_one_opens(app, worker):
     """The next job's connection to the store was where its output went, too."""
     closed = await (await isolated.closes_its_output.submit_async()).wait_async(60)

@@ -11,6 +11,7 @@ import importlib
 import multiprocessing.spawn
 import os
 import queue
+import resource
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar, copy_context
 from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -71,6 +73,8 @@ STREAMS = (0, 1, 2)
 """The descriptors of input and output. The next file that is opened gets one that was closed."""
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 """Each ends the process, whichever job runs in it then, unless its signal is handled."""
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+HEARD_SECONDS = 5 * warden.WHERE_SECONDS
 
 T = TypeVar("T")
 _kept = ExitStack()
@@ -264,6 +268,8 @@ class Child:
             stopped = self._stopped(attempt)
             result = stopped or copy_context().run(self._called, attempt, context)
             self._running = None
+            if _hears_warden():
+                time.sleep(HEARD_SECONDS)  # it may have ended by that signal: it is killed now
             left = self._before.restore() or _has_children()
             report = reporter.last(context)
             self._pipe.send(Done(attempt.number, result, report, held(), left))
@@ -352,6 +358,11 @@ def held() -> int:
     return 0 if found is None else found[3]
 
 
+def _hears_warden() -> bool:
+    """Tell whether a handler has taken the signal by which the process should have died."""
+    return bool(warden.WHERE) and signal.getsignal(warden.WHERE) != signal.SIG_DFL
+
+
 def _has_children() -> bool:
     """Tell whether any process that was started here is left: orphans among them are ours too.
 
@@ -370,9 +381,14 @@ class Surroundings:
     def __init__(self) -> None:
         self._streams = [identity(number) for number in STREAMS]
         self._timers = [timer for timer in TIMERS if any(signal.getitimer(timer))]
+        self._rules, self._folder = _rules(), "."
+        with suppress(OSError):  # it may have been removed
+            self._folder = str(Path.cwd())
 
     def restore(self) -> bool:
-        """Stop timers, and write output; tell whether anything was not as before."""
+        """Stop timers, go back, and write output; tell whether anything was not as before."""
+        with suppress(OSError):
+            os.chdir(self._folder)
         left = [timer for timer in TIMERS if timer not in self._timers]
         stopped = [any(signal.setitimer(timer, 0)) for timer in left]
         same = [identity(number) == was for number, was in zip(STREAMS, self._streams, strict=True)]
@@ -380,7 +396,15 @@ class Surroundings:
             if is_same:  # it may be the store's connection that has this number now
                 with suppress(Exception):
                     stream.flush()
-        return any(stopped) or not all(same)
+        return any(stopped) or not all(same) or _rules() != self._rules or _hears_warden()
+
+
+def _rules() -> list[Any]:
+    """Read what holds for a process, and for each that it starts: limits, priority, signals."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
+    limits = [resource.getrlimit(limit) for limit in LIMITS]
+    return [limits, os.getpriority(os.PRIO_PROCESS, 0), blocked, ignored]
 
 
 # Beginning

@@ -194,10 +194,12 @@ class Warden:
                 is_open = self._listen()
             if self._status is None and is_open:
                 self._look()
-        if WHERE and self._why in STUCK and self._status is None:
+        self._reap()
+        asks = bool(WHERE) and self._why in STUCK and self._status is None
+        if asks:
             self._ask_where()
         self._kill()
-        if self._status is not None and self._status not in (-signal.SIGKILL, -WHERE or None):
+        if not asks and self._status not in (None, -signal.SIGKILL):
             self._why = ""  # it had ended before it was killed
         return {
             "number": self._number,
