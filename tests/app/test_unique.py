@@ -2,12 +2,14 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 
 import pytest
 
 import milepost as mp
 from milepost.client import acting
-from milepost.store import workers
+from milepost.store import failpoint, workers
+from tests.support.databases import everyday_names
 
 
 @pytest.fixture
@@ -213,6 +215,29 @@ def test_whoever_submits_at_once_leaves_one_job(app, index):
     assert (states.count("QUEUED"), states.count("CANCELLED")) == (1, 23)
     assert len({job.id for job in kept}) == 1
     assert app.drain() == 2
+
+
+@pytest.mark.parametrize("database", everyday_names()[1:], indirect=True)
+def test_whoever_replaces_while_another_does_is_given_a_job_of_its_own(app, index, database):
+    """It was given the other's job, which had not run, and its own arguments were dropped."""
+    with closing(mp.App(database.url)) as other:
+        theirs = other.job(index.definition.function).options(unique="k")
+        live, texts = [theirs.submit("a")], iter("bcdefghij")
+
+        def end() -> None:
+            live[-1].cancel("another replaces it")
+
+        def create() -> None:
+            live.extend(theirs.submit(text) for text in islice(texts, 1))
+
+        with (
+            failpoint.armed("before:job_replace", end),
+            failpoint.armed("before:job_live_by_key", create),
+        ):
+            last = index.options(unique="k", on_conflict="replace").submit("z")
+    assert (last.state, last.duplicate) == ("QUEUED", None)
+    assert len(live) == 10, "each time another was there first"
+    assert app.drain() == 1
 
 
 def test_a_transaction_of_the_callers_replaces_or_nothing_does(app, index, database):

@@ -14,7 +14,8 @@ from milepost.store.driver import Call, Rows, Steps
 from milepost.store.instants import instant
 from milepost.store.phrases import some
 
-UNIQUE_TRIES = 5
+UNIQUE_TRIES = 100
+"""Each that fails is a submit of another's that has succeeded meanwhile."""
 ROW_SECONDS = 0.005
 """How much longer a load may take for each of its rows."""
 BYTES_A_SECOND = 1024**2
@@ -187,8 +188,9 @@ def _create_or_find(job: NewJob) -> Steps[str]:
                 parameters.update({} if was_held else _at_its_time(job, due_at))
             continue
         # A new statement sees the commit of the rival; that job may have ended since.
-        if rival := (yield Call("job_live_by_key", parameters)):
-            return str(rival[0][0])
+        for rival, _, _, may_go in (yield Call("job_live_by_key", parameters)):
+            if job.on_conflict == "keep" or not may_go:
+                return str(rival)
     raise LeaseLost(f"unique key {job.unique_key!r} changed hands too often; submit again")
 
 
