@@ -265,6 +265,8 @@ def _quieten(part: traceback.TracebackException) -> None:
 
 
 def _short(said: str) -> str:
-    told = hidden(said)
-    more = len(told) - SAID_LIMIT
-    return f"{told[:SAID_LIMIT]}… ({more:,} more characters)" if more > 0 else told
+    # All of a large one would keep the interpreter's lock for seconds.
+    told = hidden(said[: 2 * SAID_LIMIT])
+    shown = told[:SAID_LIMIT]
+    more = len(told) - len(shown) + len(said[2 * SAID_LIMIT :])
+    return f"{shown}… ({more:,} more characters)" if more > 0 else shown

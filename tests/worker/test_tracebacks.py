@@ -8,7 +8,9 @@ import time
 import pytest
 
 import milepost as mp
+from milepost import tracebacks
 from milepost.outcome import Problem
+from milepost.policy import Policy, problem_of
 from milepost.tracebacks import TEXT_LIMIT, fingerprint, hidden, located
 
 pytestmark = pytest.mark.in_turn
@@ -124,6 +126,16 @@ def test_a_long_text_leaves_room_for_the_frames():
     problem = failed(insert)
     assert re.search(r'File "\S+", line \d+, in insert\n    raise Runtime', problem.traceback)
     assert problem.traceback.endswith("(38,026 more characters)\n")
+
+
+def test_no_more_is_read_of_a_large_text_than_is_shown(monkeypatch):
+    """The worker stood still meanwhile: two seconds for ten megabytes."""
+    read = []
+    monkeypatch.setattr(tracebacks, "hidden", lambda text: read.append(len(text)) or hidden(text))
+    error = ValueError("x" * 1_000_000)
+    problem = located(problem_of(error, Policy(), attempt=1), error)
+    assert max(read) <= 2 * TEXT_LIMIT
+    assert problem.traceback.endswith("(998,000 more characters)\n")
 
 
 def test_secrets_are_hidden_in_groups_and_notes():

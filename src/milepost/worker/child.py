@@ -225,8 +225,8 @@ class RemoteHooks(Hooks):
     def _end(
         self, number: int, seconds: float, told: dict[str, Any], error: BaseException | None
     ) -> None:
-        said = None if error is None else hidden(message_of(error))[:MESSAGE_LIMIT]
-        named = None if said is None else (type(error).__qualname__, said)
+        said = None if error is None else hidden(message_of(error)[: 2 * MESSAGE_LIMIT])
+        named = None if said is None else (type(error).__qualname__, said[:MESSAGE_LIMIT])
         with suppress(Severed):  # whoever sends the outcome notices
             self._pipe.send(HookEnd(number, seconds, told, named))
 
