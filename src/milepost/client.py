@@ -18,7 +18,7 @@ from functools import partial
 from itertools import islice
 from threading import Lock
 from typing import Any, ParamSpec, TypeVar, cast
-from weakref import WeakKeyDictionary, WeakSet, finalize
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, finalize
 
 import msgspec
 import uuid_utils
@@ -49,6 +49,8 @@ BOUNDS_SECONDS = 5.0
 """How long the bounds of queues are kept before they are read again."""
 SUBMITS = GroupSize(1_000, weight=len)
 """So many jobs are stored by one statement."""
+Submits = GroupCommit[Sequence[NewJob], list[str]]
+AsyncSubmits = AsyncGroupCommit[Sequence[NewJob], list[str]]
 ACTOR = "client"
 _all: "WeakSet[Client]" = WeakSet()
 _inherited: list[object] = []
@@ -153,12 +155,9 @@ class Client:
         self._lock = Lock()
         self._bounds: Mapping[str, int] = {}
         self._bounds_due = 0.0
-        self._submits: GroupCommit[Sequence[NewJob], list[str]] = GroupCommit(
-            self._create_together, size=SUBMITS
-        )
-        self._async_submits: AsyncGroupCommit[Sequence[NewJob], list[str]] = AsyncGroupCommit(
-            self._create_together_async, size=SUBMITS, ready=self._open_async
-        )
+        self._submits, self._async_submits = self._group(), self._async_group()
+        self._by_key: WeakValueDictionary[str, Submits] = WeakValueDictionary()
+        self._async_by_key: WeakValueDictionary[str, AsyncSubmits] = WeakValueDictionary()
 
     def move_to(self, url: StoreUrl) -> None:
         """Use another store from now on; connections to the one before are to be closed."""
@@ -347,7 +346,9 @@ class Client:
             perform(self.tell_rules())
         if self.may_be_full:
             perform(self._refuse_full(new))
-        return self._submits.run(new)
+        if (key := self._key_of(new)) is None:
+            return self._submits.run(new)
+        return self._by_key.setdefault(key, self._group()).run(new)
 
     async def create_async(self, new: Sequence[NewJob]) -> list[str]:
         """Store jobs, or raise `QueueFull`; callers at the same time share a statement."""
@@ -356,7 +357,17 @@ class Client:
             await perform_async(self.tell_rules())
         if self.may_be_full:
             await perform_async(self._refuse_full(new))
-        return await self._async_submits.run(new)
+        if (key := self._key_of(new)) is None:
+            return await self._async_submits.run(new)
+        return await self._async_by_key.setdefault(key, self._async_group()).run(new)
+
+    def _key_of(self, new: Sequence[NewJob]) -> str | None:
+        """Tell the key for which a submit may wait until another's transaction has ended.
+
+        Only submits with the same one wait with it. A file has one writer, and no such locks.
+        """
+        key = new[0].unique_key
+        return None if key is None or self.url.can.file else key
 
     @property
     def may_be_full(self) -> bool:
@@ -411,6 +422,13 @@ class Client:
         # The store's word is the newest; it was read up to `BOUNDS_SECONDS` ago.
         known = {**self.declared_bounds, **self._bounds}
         return {name: most for name, most in known.items() if most is not None}
+
+    def _group(self) -> Submits:
+        return GroupCommit(self._create_together, size=SUBMITS)
+
+    def _async_group(self) -> AsyncSubmits:
+        write, ready = self._create_together_async, self._open_async
+        return AsyncGroupCommit(write, size=SUBMITS, ready=ready)
 
     def _create_together(self, submits: list[Sequence[NewJob]]) -> list[list[str]]:
         ids = iter(self.run(creation.create, [job for new in submits for job in new]))
