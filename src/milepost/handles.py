@@ -15,7 +15,7 @@ from milepost.specs import JOB_VIEWS, Facts, Lifecycle, job_view
 from milepost.store import creation, failures, jobs, logs, outputs, reruns, search, timers, unfit
 from milepost.store.driver import Steps
 from milepost.store.job_view import lifecycle
-from milepost.subjects import LIKE_NAMED, Finder, Subject, has_worker, only, page
+from milepost.subjects import LIKE_NAMED, Finder, Subject, check_page, has_worker, only, page
 
 R = TypeVar("R")
 PAGE = 16
@@ -280,7 +280,7 @@ class Errors:
 
     def _list(self, *, limit: int = 50) -> Flow[Sequence[ErrorGroup]]:
         """Return the errors that were seen last, with how often and since when."""
-        return self._client.flow(failures.groups, most=limit)
+        return self._client.flow(failures.groups, most=check_page(limit))
 
     list, list_async = faces(_list)
 

@@ -10,6 +10,7 @@ from milepost.store import buckets, limit_looks, rules
 from milepost.store.driver import Steps
 from milepost.store.limit_looks import LimitStand
 from milepost.store.rules import RuleChange, RuleEdit
+from milepost.subjects import check_page
 
 CHANGES = 100
 """How many changes are listed."""
@@ -90,7 +91,7 @@ class Limits:
         self, name: str | None = None, *, scope: str | None = None, limit: int = CHANGES
     ) -> Flow[Sequence[RuleChange]]:
         """Return who changed or cleared limits, to what and why, the newest first."""
-        return self._client.flow(rules.changes, name, scope=scope, most=limit)
+        return self._client.flow(rules.changes, name, scope=scope, most=check_page(limit))
 
     changes, changes_async = faces(_changes)
 

@@ -186,6 +186,13 @@ class Finder(ABC, Generic[H]):
         """Name the first ids between these two."""
 
 
+def check_page(limit: int, *, most: int = PAGE_MOST) -> int:
+    """Refuse a number of rows that no list may have; databases would answer each its own way."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= most:
+        raise Invalid(f"limit={limit!r} must be a whole number between 1 and {most:,}")
+    return limit
+
+
 def page(
     states: type[StrEnum], *, state: str | None, kind: str | None, cursor: str | None, limit: int
 ) -> dict[str, Any]:
@@ -194,8 +201,7 @@ def page(
     word = None if state is None else str(state).upper()
     if word is not None and word not in states.__members__:
         raise Invalid(f"state={state!r}: expected one of {', '.join(states.__members__)}")
-    if not isinstance(limit, int) or not 1 <= limit <= PAGE_MOST:
-        raise Invalid(f"limit={limit!r} must be a whole number between 1 and {PAGE_MOST:,}")
+    check_page(limit)
     try:
         before = None if cursor is None else checked_id(cursor)
     except NotFound as error:

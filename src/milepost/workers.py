@@ -6,6 +6,7 @@ from milepost.client import Client
 from milepost.faces import Flow, faces
 from milepost.records import Worker
 from milepost.store import workers
+from milepost.subjects import check_page
 
 
 class Workers:
@@ -16,6 +17,6 @@ class Workers:
 
     def _list(self, *, limit: int = 100) -> Flow[Sequence[Worker]]:
         """Return the workers, newest first, those that have stopped behind the others."""
-        return self._client.flow(workers.listing, most=limit)
+        return self._client.flow(workers.listing, most=check_page(limit))
 
     list, list_async = faces(_list)

@@ -1,11 +1,14 @@
 """What is too large or of the wrong kind is refused at the door, alike on every store (H-105)."""
 
 import hashlib
+from inspect import isawaitable
 from itertools import count
 
 import pytest
 
 import milepost as mp
+from milepost.batch.handles import RunHandle
+from milepost.ingest.handles import Quarantine, Removals
 
 
 def noise(size: int) -> str:
@@ -153,3 +156,30 @@ def test_an_argument_may_have_any_name(app):
     app.drain()
     assert job.refresh().result == ["", "a b", "args", "self"]
     assert odd(self=1) == ["self"]
+
+
+LISTS = {
+    "changes": lambda app, limit: app.limits.changes(limit=limit),
+    "workers": lambda app, limit: app.workers.list(limit=limit),
+    "errors": lambda app, limit: app.errors.list(limit=limit),
+    "jobs": lambda app, limit: app.jobs.list(limit=limit),
+    "runs": lambda app, limit: app.runs.list(limit=limit),
+    "messages": lambda app, limit: app.channels.messages("hook", limit=limit),
+    "errors of a run": lambda app, limit: RunHandle(app.client, "r", None).errors_async(limit),
+    "quarantine": lambda app, limit: Quarantine(app.client, "p").list(limit=limit),
+    "removals": lambda app, limit: Removals(app.client, "p").list(limit=limit),
+}
+
+
+@pytest.mark.parametrize("listing", LISTS.values(), ids=LISTS)
+async def test_a_list_of_no_length_that_there_is_is_refused_alike(app, listing):
+    """-1 was everything on SQLite and PostgreSQL's own error there; 10**30 an OverflowError."""
+
+    async def ask(limit: object) -> None:
+        found = listing(app, limit)
+        if isawaitable(found):
+            await found
+
+    for limit in (0, -1, 1.5, "x", True, 10**30):
+        with pytest.raises(mp.Invalid, match="must be a whole number between 1 and"):
+            await ask(limit)

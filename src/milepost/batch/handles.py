@@ -15,7 +15,7 @@ from milepost.records import NewJob, NewRun, Run, RunError
 from milepost.specs import RUN_VIEWS, Facts
 from milepost.store import chains, failures, fanin, jobs, runs
 from milepost.store.driver import Steps
-from milepost.subjects import Finder, Subject, has_worker, page, patience
+from milepost.subjects import Finder, Subject, check_page, has_worker, page, patience
 
 BATCH = 500
 ETA_SHARE = 0.05
@@ -205,7 +205,8 @@ class RunHandle(Subject[Run]):
 
     async def errors_async(self, limit: int = 100) -> list[RunError]:
         """Read why its jobs failed."""
-        return await self._client.run_async(failures.children, self.id, most=limit)
+        most = check_page(limit)
+        return await self._client.run_async(failures.children, self.id, most=most)
 
     def _watch(self, timeout: float | None = None) -> Stream["RunHandle"]:
         """Yield it, read again, until it is final or `WaitTimeout` is raised."""

@@ -271,9 +271,11 @@ def list_quarantine(at: Session, name: str, limit: int, after: str) -> None:
     """List the records in quarantine, with the reason."""
     from milepost.store import watermarks
     from milepost.store.quarantine import page
+    from milepost.subjects import check_page
 
+    most = check_page(limit)
     row = at.client.run(watermarks.find, name)
-    found = at.client.run(page, row.id, after=after, most=limit)
+    found = at.client.run(page, row.id, after=after, most=most)
     columns = ("key", "type", "reason", "run", "at")
     rows = [
         document(kept, *columns, "payload", payload=kept.payload.decode(errors="backslashreplace"))

@@ -22,6 +22,7 @@ from milepost.store.pages import Counts
 from milepost.store.quarantine import QuarantinedRecord
 from milepost.store.removals import RemovalDecision
 from milepost.store.watermarks import PipelineRunRow
+from milepost.subjects import check_page
 
 if TYPE_CHECKING:
     from milepost.ingest.pipeline import Pipeline
@@ -225,7 +226,7 @@ class Quarantine:
 
     def _list(self, *, after: str = "", limit: int = 100) -> Flow[Sequence[QuarantinedRecord]]:
         """Return a page, in the order of the keys; the next one comes `after` its last."""
-        return self._client.flow(self._page, after=after, most=limit)
+        return self._client.flow(self._page, after=after, most=check_page(limit))
 
     list, list_async = faces(_list)
 
@@ -292,8 +293,9 @@ class Removals:
 
     def list(self, *, after: str = "", limit: int = 100) -> Sequence[str]:
         """Return keys that wait for a decision, in their order; the next come `after` the last."""
+        most = check_page(limit)
         row = self._client.run(watermarks.find, self._name)
-        return self._client.run(removals.pending, row.id, after=after, most=limit)
+        return self._client.run(removals.pending, row.id, after=after, most=most)
 
     @property
     def decisions(self) -> Sequence[RemovalDecision]:

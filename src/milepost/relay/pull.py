@@ -14,6 +14,7 @@ from milepost.store import inbox, outbox
 from milepost.store.driver import Steps
 from milepost.store.inbox import RefusedMessage
 from milepost.store.outbox import Channel, Message
+from milepost.subjects import check_page
 
 STATES = ("waiting", "delivered", "dead")
 PAGE_MOST = 1_000
@@ -69,7 +70,7 @@ class Channels:
         before: int | None = None,
     ) -> Flow[Sequence[Message]]:
         """Return a page of messages, newest first: waiting, delivered, dead, or all."""
-        _check_page(limit)
+        check_page(limit, most=PAGE_MOST)
         if state is not None and state not in STATES:
             raise Invalid(f"state={state!r}: expected one of {', '.join(STATES)}")
         return self._client.flow(
@@ -116,7 +117,7 @@ class Channels:
         self, name: str | None = None, *, limit: int = 100
     ) -> Flow[Sequence[RefusedMessage]]:
         """Return messages that came in and could not become a job, the newest first."""
-        _check_page(limit)
+        check_page(limit, most=PAGE_MOST)
         return self._client.flow(inbox.refused, name, most=limit)
 
     refused, refused_async = faces(_refused)
@@ -126,7 +127,7 @@ def offer_page(
     name: str, cursor: str | None, *, limit: int, **seen: str | None
 ) -> Steps[MessagePage]:
     """Read the events after a cursor, as many as fit a page in number and in size (H-116)."""
-    _check_page(limit)
+    check_page(limit, most=PAGE_MOST)
     after = read_cursor(cursor)
     events: list[msgspec.Raw] = []
     room = MOST_BYTES
@@ -164,11 +165,6 @@ def _document(message_id: str) -> Steps[dict[str, Any]]:
     event = yield from compose((yield from outbox.get(message_id)))
     document: dict[str, Any] = msgspec.json.decode(event.body)
     return document
-
-
-def _check_page(limit: int) -> None:
-    if not isinstance(limit, int) or not 1 <= limit <= PAGE_MOST:
-        raise Invalid(f"limit={limit!r} must be a whole number between 1 and {PAGE_MOST:,}")
 
 
 def _check_name(name: str) -> str:
