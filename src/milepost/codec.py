@@ -154,9 +154,9 @@ def check_text(text: Any, *, what: str, most: int = NAME_BYTES, blank: bool = Fa
     if not isinstance(text, str) or not text or (text.isspace() and not blank):
         raise Invalid(f"{what}={text!r} must be a text that is not blank")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise Invalid(f"{what}={_shorten(text)} holds a character that no database stores")
+        raise Invalid(f"{what}={shorten(text)} holds a character that no database stores")
     if len(text) * 4 > most and len(text.encode()) > most:
-        raise Invalid(f"{what}={_shorten(text)} is too long: it may take {most:,} bytes")
+        raise Invalid(f"{what}={shorten(text)} is too long: it may take {most:,} bytes")
     return text
 
 
@@ -184,7 +184,8 @@ def encode_tags(tags: Mapping[str, str] | None) -> str | None:
     return msgspec.json.encode(dict(tags)).decode()
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Quote a text for a message, cut where it is longer than a line's worth."""
     return repr(text if len(text) <= 60 else text[:40] + "…")  # noqa: PLR2004 - a line's worth
 
 

@@ -233,6 +233,57 @@ def test_an_unknown_limit_is_told_which_there_are(app):
     assert app.limits.get("both", scope="job").most == 1
 
 
+def test_a_name_in_another_scope_is_told_where_it_is(app):
+    """It said `there is no limit 'r'; there are: r`."""
+    declare(app, r=Limit(most=5))
+    declare(app, "queue", slow=Limit(most=1))
+    with pytest.raises(
+        mp.NotFound, match=r"'r' of scope queue; there are: slow; 'r' is of scope job$"
+    ):
+        app.limits.get("r", scope="queue")
+    with pytest.raises(
+        mp.NotFound, match=r"'r' of scope host; there are: none; 'r' is of scope job$"
+    ):
+        app.limits.reset("r", scope="host")
+    with pytest.raises(mp.NotFound, match=r"no limit 'x'; there are: r, slow$"):
+        app.limits.get("x")
+
+
+def test_an_unknown_limit_is_told_some_of_those_that_there_are(app):
+    declare(app, **{f"rule-{number:03}": Limit(most=5) for number in range(100)})
+    with pytest.raises(mp.NotFound, match=r"rule-019 and 80 more$"):
+        app.limits.get("x")
+
+
+@pytest.mark.parametrize("name", [5, None, "", " ", "a\0", "x" * 100_000])
+def test_what_no_name_can_be_is_refused_alike_and_in_short(app, name):
+    """A number was an AttributeError, and in `changes` nothing or an error of the server's."""
+    for act in (
+        app.limits.get,
+        app.limits.reset,
+        app.limits.clear,
+        lambda name: app.limits.set(name, most=1),
+        lambda name: app.limits.set(name, most=1, scope="host"),
+        *([] if name is None else [app.limits.changes]),
+    ):
+        with pytest.raises(mp.Invalid, match="limit=") as caught:
+            act(name)
+        assert len(str(caught.value)) < 200
+    assert app.limits.changes() == []
+
+
+def test_changes_of_a_scope_that_there_is_not_are_refused(app):
+    with pytest.raises(mp.Invalid, match="expected one of job, queue, host, source"):
+        app.limits.changes("r", scope="galaxy")
+
+
+def test_a_key_that_has_nothing_to_clear_is_told_in_short(app):
+    declare(app, r=Limit(rate=1, per_us=10**6, burst=1))
+    with pytest.raises(mp.NotFound) as caught:
+        app.limits.clear("r", "x" * 100_000)
+    assert len(str(caught.value)) < 200
+
+
 async def test_the_async_twins_do_the_same(app):
     await app.limits.set_async("q", scope="queue", most=3)
     [one] = await app.limits.list_async()

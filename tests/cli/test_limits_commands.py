@@ -88,7 +88,7 @@ def test_a_rate_without_a_unit_is_a_second(prompt, limited):
 
 
 def test_a_name_that_is_unknown_is_told_how_it_gets_a_limit(prompt, limited):
-    assert "by saying its scope" in prompt("limits", "set", "slow", "--most", "3").err
+    assert "by setting it with its scope" in prompt("limits", "set", "slow", "--most", "3").err
     changes = prompt("limits", "changes", "slow")
     assert (changes.code, changes.out) == (0, "")
     assert "no limit 'slow' was ever declared or changed" in changes.err

@@ -6,7 +6,7 @@ microseconds from now.
 
 import msgspec
 
-from milepost.codec import check_text
+from milepost.codec import check_text, shorten
 from milepost.errors import Invalid, NotFound
 from milepost.limit import MOST, host_name, limit_key, split_key
 from milepost.store.driver import Call, Steps
@@ -117,7 +117,7 @@ def _bucket_of(named: Named, key: str | None) -> str:
             raise Invalid("limit * holds for each host by itself: say which host")
         return host_name(key)
     if key is not None:
-        raise Invalid(f"a {scope} has no keys: leave {key!r} out")
+        raise Invalid(f"a {scope} has no keys: leave {shorten(key)} out")
     return name
 
 
@@ -126,7 +126,7 @@ def _nothing(rule: Rule, key: str | None) -> Steps[str]:
     what = f"limit {rule.name}" if rule.scope == "job" else f"{rule.scope} {rule.name}"
     if rule.limit.rate is None:
         return f"{what} has no rate: there is nothing to clear"
-    told = f"{what} has nothing to clear" + (f" for {key!r}" if key else "")
+    told = f"{what} has nothing to clear" + (f" for {shorten(key)}" if key else "")
     keys = yield from furthest(rule)
     if not keys:
         return told

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from milepost.codec import PROSE_BYTES, check_text
+from milepost.codec import PROSE_BYTES, check_text, shorten
 from milepost.errors import Invalid, NotFound
 from milepost.limit import (
     MOST,
@@ -24,6 +24,8 @@ from milepost.store.instants import instant
 ANY_HOST = "*"
 """The name of the rule of all hosts that have none."""
 _MOST_EXPECTED = f"expected a whole number from 0 on, {MOST:,} at most"
+LISTED = 20
+"""How many names are listed where one is not found."""
 PERIODS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 
 
@@ -211,10 +213,10 @@ def edit(
 ) -> Steps[Rule]:
     """Change some of what a rule allows; a queue, a host or a source may get its first rule."""
     check_reason(reason)
+    name = own_name(name, scope)
     known = yield from rules()
-    name = host_name(name) if scope == "host" else name
     if scope in SCOPES[1:] and (scope, name) not in known:
-        named, limit = (scope, check_text(name, what=scope)), Limit()
+        named, limit = (scope, name), Limit()
     else:
         named = _settable(known, name, scope)
         yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
@@ -227,8 +229,8 @@ def _settable(known: Mapping[Named, Rule], name: str, scope: str | None) -> Name
         return the_one(known, name, scope=scope)
     except NotFound as error:
         raise NotFound(
-            f"{error}; one of jobs is declared first, one of a queue, a host or a source is made "
-            "by saying its scope"
+            f"{error}; one of jobs is made by a declaration, one of a queue, a host or a source "
+            "by setting it with its scope"
         ) from None
 
 
@@ -321,8 +323,8 @@ def changes(
     name: str | None = None, *, scope: str | None = None, most: int
 ) -> Steps[list[RuleChange]]:
     """Read who changed rules, the newest first."""
-    if scope == "host" and name is not None:
-        name = host_name(name)
+    check_scope(scope)
+    name = None if name is None else own_name(name, scope)
     asked = {"scope": scope, "name": name, "most": most}
     rows = yield Call("limit_changes", asked, alone=True)
     return [_change(*row[1:]) for row in rows]
@@ -347,17 +349,39 @@ def _change(
 
 def the_one(known: Mapping[Named, Rule], name: str, *, scope: str | None = None) -> Named:
     """Find the rule of that name, or raise an error that names those that there are."""
-    if scope is not None and scope not in SCOPES:
-        raise Invalid(f"scope={scope!r}: expected one of {', '.join(SCOPES)}")
-    names = {of: host_name(name) if of == "host" else name for of in SCOPES}
-    found = [named for named in known if named[1] == names[named[0]] and scope in (None, named[0])]
+    check_scope(scope)
+    names = {of: own_name(name, of) for of in SCOPES}
+    called = [named for named in known if named[1] == names[named[0]]]
+    found = [named for named in called if scope in (None, named[0])]
     if len(found) > 1:
         scopes = ", ".join(named[0] for named in found)
         raise Invalid(f"there are several limits {name!r}: say which by its scope ({scopes})")
     if not found:
-        there = ", ".join(sorted({named[1] for named in known})) or "none"
-        raise NotFound(f"there is no limit {name!r}; there are: {there}")
+        raise NotFound(_unknown(known, name, scope, elsewhere=[named[0] for named in called]))
     return found[0]
+
+
+def _unknown(
+    known: Mapping[Named, Rule], name: str, scope: str | None, *, elsewhere: Sequence[str]
+) -> str:
+    there = sorted({rule for of, rule in known if scope in (None, of)})
+    listed = ", ".join(there[:LISTED]) or "none"
+    more = f" and {len(there) - LISTED:,} more" if len(there) > LISTED else ""
+    whose = f" of scope {scope}" if scope else ""
+    told = f"there is no limit {shorten(name)}{whose}; there are: {listed}{more}"
+    return f"{told}; {name!r} is of scope {', '.join(elsewhere)}" if elsewhere else told
+
+
+def own_name(name: str, scope: str | None) -> str:
+    """Give a name as rules of that scope have it, or raise `Invalid` for what is no name."""
+    check_text(name, what="limit")
+    return host_name(name) if scope == "host" else name
+
+
+def check_scope(scope: str | None) -> None:
+    """Refuse a scope that there is not."""
+    if scope is not None and scope not in SCOPES:
+        raise Invalid(f"scope={scope!r}: expected one of {', '.join(SCOPES)}")
 
 
 def check_reason(reason: str | None) -> None:
