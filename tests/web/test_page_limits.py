@@ -181,3 +181,16 @@ async def test_the_form_of_a_source_asks_for_its_rate_alone(api, limited):
     form = {"form_token": form_token(asked.text), "rate": "9/s", "burst": ""}
     await api.post("/limits/source/shop/set", data=form)
     assert limited.limits.get("shop").words == "9/s, burst 1"
+
+
+async def test_a_host_is_the_same_one_however_its_address_spells_it(api, limited):
+    """Its page answered 500, and its form said that it has no limit, and took the rate away."""
+    limited.limits.set("api.example", scope="host", most=2, rate="5/s")
+    asked = {"name": "API.Example", "scope": "host"}
+    page = await api.get("/limits", params=asked, headers=HTML)
+    assert page.status_code == 200
+    assert "2 at once; 5/s, burst 1" in page.text
+    form = (await api.get("/limits/host/API.Example/set", headers=DIALOG)).text
+    assert "Now: 2 at once; 5/s, burst 1." in form
+    assert 'value="5/s"' in form
+    assert 'action="/limits/host/api.example/set"' in form

@@ -92,8 +92,9 @@ def _read(counted: Counts, name: str | None, scope: str | None) -> Steps[Found]:
     if name is None:
         return Found(rows)
     chosen = Row((yield from limit_looks.one(name, scope=scope)))
-    changes = yield from rules.changes(name, scope=chosen.limit.scope, most=CHANGES)
-    least = yield from buckets.furthest((yield from rules.rules())[chosen.limit.scope, name])
+    named = chosen.limit.scope, chosen.limit.name
+    changes = yield from rules.changes(named[1], scope=named[0], most=CHANGES)
+    least = yield from buckets.furthest((yield from rules.rules())[named])
     return Found(rows, chosen, changes, least)
 
 
@@ -161,6 +162,7 @@ def _choice(name: str, scope: str, *, first: bool) -> Steps[tuple[LimitStand, st
 
     Where a `first` one may be made, of anything but jobs, it need not be there yet.
     """
+    name = rules.own_name(name, scope)
     rule = (yield from rules.rules()).get((scope, name))
     if rule is None and first and scope in SCOPES[1:]:
         return LimitStand(scope=scope, name=name, words="no limit"), ""
@@ -185,8 +187,8 @@ def _title(action: str, scope: str, name: str) -> str:
 async def _asked(call: Call, scope: str, name: str, action: str, key: str = "") -> Response:
     _checked(call, name)
     found, burst = await call.run(_choice, name, scope, first=action == "set")
-    title = _title(action, scope, name)
-    words = ["limits", action, name, *([key] if key else []), "--scope", scope]
+    title = _title(action, scope, found.name)
+    words = ["limits", action, found.name, *([key] if key else []), "--scope", scope]
     if action == "set":
         words += _suggested(found)
     return await confirmation(
