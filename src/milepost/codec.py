@@ -152,7 +152,7 @@ def check_text(text: Any, *, what: str, most: int = NAME_BYTES, blank: bool = Fa
     A name that could not be seen is refused too; only prose may be `blank`.
     """
     if not isinstance(text, str) or not text or (text.isspace() and not blank):
-        raise Invalid(f"{what}={text!r} must be a text that is not blank")
+        raise Invalid(f"{what}={shorten(text)} must be a text that is not blank")
     if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
         raise Invalid(f"{what}={shorten(text)} holds a character that no database stores")
     if len(text) * 4 > most and len(text.encode()) > most:
@@ -184,9 +184,18 @@ def encode_tags(tags: Mapping[str, str] | None) -> str | None:
     return msgspec.json.encode(dict(tags)).decode()
 
 
-def shorten(text: str) -> str:
-    """Quote a text for a message, cut where it is longer than a line's worth."""
-    return repr(text if len(text) <= 60 else text[:40] + "…")  # noqa: PLR2004 - a line's worth
+def shorten(value: object) -> str:
+    """Write a value for a message, cut where it is longer than a line's worth."""
+    if isinstance(value, str):
+        return repr(_cut(value))
+    try:
+        return _cut(repr(value))
+    except ValueError:
+        return "a number of thousands of digits"  # more than Python writes down
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 60 else text[:40] + "…"  # noqa: PLR2004 - a line's worth
 
 
 def _to_builtin(value: Any) -> Any:

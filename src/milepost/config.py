@@ -46,6 +46,7 @@ _SIZES = {
     "m": 1024**2,
     "g": 1024**3,
 }
+_LARGEST = 2**63 - 1
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -54,7 +55,10 @@ def _measured(text: str, units: Mapping[str, float], what: str) -> float:
     if match is None or match.group(2).lower() not in units:
         known = ", ".join(filter(None, units))
         raise Invalid(f"{what}: {text!r} is not a number with one of the units {known}")
-    return float(match.group(1)) * units[match.group(2).lower()]
+    found = float(match.group(1)) * units[match.group(2).lower()]
+    if found > _LARGEST:
+        raise Invalid(f"{what}: {text[:40]!r} is too large")
+    return found
 
 
 def seconds(text: str, what: str) -> float:
@@ -66,6 +70,8 @@ def size(value: object, what: str) -> int:
     """Read a size: a number of bytes, or one with a unit, as in 512M or 2GiB."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise Invalid(f"{what}={value!r} must be a number of bytes, or a text like 512M")
+    if isinstance(value, int) and value > _LARGEST:
+        raise Invalid(f"{what} is more than {_LARGEST:,} bytes")
     found = int(_measured(str(value), _SIZES, what))
     if found <= 0:
         raise Invalid(f"{what}={value!r} must be more than zero")

@@ -8,12 +8,11 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from decimal import Decimal
 from enum import Enum
-from math import inf
 from typing import Any, NamedTuple
 from uuid import UUID
 from zlib import crc32
 
-from milepost.codec import check_text
+from milepost.codec import check_text, shorten
 from milepost.errors import Invalid
 
 TENANT = "tenant"
@@ -34,7 +33,8 @@ SCOPES = ("job", "queue", "host", "source")
 """What a rule counts: jobs by key, those of a queue, requests to a host, calls of a source."""
 EVENLY = ("host", "source")
 """The scopes whose rates start one at a time, evenly apart, unless a burst is given."""
-_MANY = 1e15
+UNITS_MOST = 10**15
+"""No rate, burst or reservation is larger: floats count every unit up to there."""
 
 
 class Rate(NamedTuple):
@@ -65,27 +65,33 @@ def number_text(number: float) -> str:
 
 def read_rate(rate: Any) -> Rate:
     """Read "25/s", "100/m", "5/h" or "1000/d"; a number alone is per second."""
+    amount: float = 0
+    seconds = 1
     if isinstance(rate, str) and (found := _RATE.fullmatch(rate)):
         amount, seconds = float(found[1]), _SECONDS[(found[2] or "s")[0]]
     elif isinstance(rate, int | float) and not isinstance(rate, bool):
-        amount, seconds = float(rate), 1
-    else:
-        amount = seconds = 0
-    if not 0 < amount <= _MANY:
+        amount = rate
+    if not amount > 0:
         raise Invalid(
-            f"rate={rate!r} must be a number per s, m, h or d, such as 25/s or 1000/d; a number "
-            "alone is per second"
+            f"rate={shorten(rate)} must be a number per s, m, h or d, such as 25/s or 1000/d; a "
+            "number alone is per second"
         )
-    pace = Rate(amount, seconds * 1_000_000)
+    if amount > UNITS_MOST:
+        raise Invalid(f"rate={shorten(rate)} is more than {UNITS_MOST:,}")
+    pace = Rate(float(amount), seconds * 1_000_000)
     if pace.per_us / amount > LONGEST_US:
-        raise Invalid(f"rate={rate!r} is less than one in a hundred years")
+        raise Invalid(f"rate={shorten(rate)} is less than one in a hundred years")
     return pace
 
 
 def check_burst(burst: Any, pace: Rate) -> float:
     """Give how many may start at once after a rest, or raise `Invalid` saying what is wrong."""
-    if not isinstance(burst, int | float) or isinstance(burst, bool) or not 1 <= burst < inf:
-        raise Invalid(f"burst={burst!r} must be a number from 1 on: that many start at once")
+    is_number = isinstance(burst, int | float) and not isinstance(burst, bool)
+    if not is_number or not 1 <= burst <= UNITS_MOST:
+        raise Invalid(
+            f"burst={shorten(burst)} must be a number from 1 to {UNITS_MOST:,}: that many start "
+            "at once"
+        )
     if burst * pace.per_us / pace.amount > LONGEST_US:
         text = number_text(burst)
         raise Invalid(f"burst={text} takes the rate more than a hundred years to earn")
@@ -178,7 +184,8 @@ class StoredLimit(Limit):
 def _check_most(most: Any) -> None:
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST:
         raise Invalid(
-            f"most={most!r} must be a whole number from 1; to start none, pause the queue"
+            f"most={shorten(most)} must be a whole number from 1 to {MOST:,}; to start none, "
+            "pause the queue"
         )
 
 

@@ -9,16 +9,15 @@ derive from here. CONTRIBUTING.md says how one is added.
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from math import inf
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 import msgspec
 
-from milepost.codec import NAME_BYTES, check_tags, check_text
+from milepost.codec import NAME_BYTES, check_tags, check_text, shorten
 from milepost.config import size
 from milepost.errors import Invalid
-from milepost.limit import KEY_BYTES, Limit
+from milepost.limit import KEY_BYTES, UNITS_MOST, Limit
 from milepost.outcome import micros
 
 Errors = tuple[type[BaseException], ...]
@@ -63,9 +62,9 @@ class Whole(Rule, frozen=True, kw_only=True):
     def check(self, name: str, value: Any) -> None:
         """Raise `Invalid` for a value that is no whole number, or out of bounds."""
         if not isinstance(value, int) or isinstance(value, bool):
-            raise Invalid(f"{name}={value!r} must be a whole number")
+            raise Invalid(f"{name}={shorten(value)} must be a whole number")
         if not self.least <= value <= self.most:
-            raise Invalid(f"{name}={value} must be between {self.least} and {self.most}")
+            raise Invalid(f"{name}={shorten(value)} must be between {self.least} and {self.most}")
 
     @property
     def bounds(self) -> Mapping[str, float]:
@@ -109,7 +108,7 @@ class Flag(Rule, frozen=True, kw_only=True):
     def check(self, name: str, value: Any) -> None:
         """Raise `Invalid` for anything else."""
         if not isinstance(value, bool):
-            raise Invalid(f"{name}={value!r} must be True or False")
+            raise Invalid(f"{name}={shorten(value)} must be True or False")
 
 
 class OneOf(Rule, frozen=True, kw_only=True):
@@ -120,7 +119,7 @@ class OneOf(Rule, frozen=True, kw_only=True):
     def check(self, name: str, value: Any) -> None:
         """Raise `Invalid` for another."""
         if value not in self.words:
-            raise Invalid(f"{name}={value!r} must be one of {', '.join(self.words)}")
+            raise Invalid(f"{name}={shorten(value)} must be one of {', '.join(self.words)}")
 
 
 class Size(Rule, frozen=True, kw_only=True):
@@ -144,8 +143,12 @@ class Amount(Rule, frozen=True, kw_only=True):
 
     def check(self, name: str, value: Any) -> None:
         """Raise `Invalid` for a value that is no number, or not more than zero."""
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
-            raise Invalid(f"{name}={value!r} must be a number of more than zero")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= UNITS_MOST:
+            raise Invalid(
+                f"{name}={shorten(value)} must be a number of more than zero, and at most "
+                f"{UNITS_MOST:,}"
+            )
 
     @property
     def bounds(self) -> Mapping[str, float]:
@@ -182,10 +185,12 @@ def check_seconds(name: str, value: Any, *, zero: bool) -> None:
     if value is None:
         return
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise Invalid(f"{name}={value!r} must be a number of seconds")
+        raise Invalid(f"{name}={shorten(value)} must be a number of seconds")
     if not (value >= 0 if zero else value > 0) or not value <= SECONDS_MOST:
         within = "at least zero" if zero else "more than zero"
-        raise Invalid(f"{name}={value} must be {within} seconds, and at most a hundred years")
+        raise Invalid(
+            f"{name}={shorten(value)} must be {within} seconds, and at most a hundred years"
+        )
 
 
 # Options

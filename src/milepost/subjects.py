@@ -13,6 +13,7 @@ import msgspec
 import uuid_utils
 
 from milepost.client import Client
+from milepost.codec import shorten
 from milepost.errors import Invalid, NotFound, WaitTimeout
 from milepost.faces import Flow, faces, pause, stack_level
 from milepost.history import Entry
@@ -189,7 +190,7 @@ class Finder(ABC, Generic[H]):
 def check_page(limit: int, *, most: int = PAGE_MOST) -> int:
     """Refuse a number of rows that no list may have; databases would answer each its own way."""
     if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= most:
-        raise Invalid(f"limit={limit!r} must be a whole number between 1 and {most:,}")
+        raise Invalid(f"limit={shorten(limit)} must be a whole number between 1 and {most:,}")
     return limit
 
 

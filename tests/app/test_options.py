@@ -11,13 +11,17 @@ from milepost import options
 from milepost.batch.declaration import Batch
 from milepost.options import (
     DEFAULTS,
+    Amount,
     Counted,
     HandlerOptions,
     JobOptions,
     Rule,
+    Seconds,
+    Size,
     StepOptions,
     SubmitOptions,
     Submitting,
+    Whole,
     names,
     pinned,
     rules,
@@ -113,6 +117,16 @@ def test_a_wrong_value_is_refused_in_the_same_words_wherever_it_is_given(idle):
             said.append(str(asked.value))
         assert len(set(said)) == 1, said
         assert name in said[0]
+
+
+@pytest.mark.parametrize("digits", [400, 5_000])
+def test_a_number_beyond_all_bounds_is_refused_in_short(digits):
+    """Some were an OverflowError; and 5,000 digits are more than Python writes down."""
+    for name, rule in EVERY.items():
+        if isinstance(rule, Whole | Seconds | Amount | Size):
+            with pytest.raises(mp.Invalid, match=name) as caught:
+                rule.check(name, 10**digits)
+            assert len(str(caught.value)) < 200
 
 
 def test_none_leaves_an_option_as_it_was_and_takes_a_time_limit_away(idle):

@@ -1,5 +1,6 @@
 """Rules of limits: what is in force, what programs declare, and who set something else."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
@@ -12,6 +13,7 @@ from milepost.errors import Invalid, NotFound
 from milepost.limit import (
     MOST,
     SCOPES,
+    UNITS_MOST,
     Rate,
     check_burst,
     host_name,
@@ -237,16 +239,15 @@ def _settable(known: Mapping[Named, Rule], name: str, scope: str | None) -> Name
 def read_most(text: str) -> int:
     """Read how many may run at once, as a person writes it."""
     if not (text.isascii() and text.isdecimal()) or len(text) > len(str(MOST)):
-        raise Invalid(f"most={text[:40]!r}: {_MOST_EXPECTED}")
+        raise Invalid(f"most={shorten(text)}: {_MOST_EXPECTED}")
     return int(text)
 
 
 def read_burst(text: str) -> float:
     """Read how many may start at once after a rest, as a person writes it."""
-    try:
-        return float(text)
-    except ValueError:
-        raise Invalid(f"burst={text[:40]!r}: expected a number from 1 on") from None
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
+        raise Invalid(f"burst={shorten(text)} must be a number from 1 to {UNITS_MOST:,}")
+    return float(text)
 
 
 def edited(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
@@ -269,7 +270,7 @@ def edited(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
 def _check_most(most: object) -> None:
     is_number = isinstance(most, int) and not isinstance(most, bool) and 0 <= most <= MOST
     if not is_number and most is not None:
-        raise Invalid(f"most={most!r}: {_MOST_EXPECTED}")
+        raise Invalid(f"most={shorten(most)}: {_MOST_EXPECTED}")
 
 
 def _rated(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
