@@ -83,3 +83,12 @@ async def test_tokens_of_a_tenant_or_a_queue_see_no_limits(limited, api, token):
     said = await api.post("/v1/limits/customer:set", json={"most": 1}, headers=reader)
     assert said.status_code == 403
     assert len(limited.limits.changes()) == 1
+
+
+async def test_a_burst_may_be_as_large_as_anywhere_else(limited, api):
+    """A burst of bytes was refused that a program declares and a command sets."""
+    body = {"rate": "10000000000/s", "burst": 5_000_000_000}
+    said = await api.post("/v1/limits/customer:set", json=body)
+    assert (said.status_code, said.json()["burst"]) == (200, 5_000_000_000)
+    body["burst"] = 10**16
+    assert (await api.post("/v1/limits/customer:set", json=body)).status_code == 422

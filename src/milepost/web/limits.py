@@ -8,7 +8,7 @@ from fastapi import APIRouter, Body, Query
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from milepost.limit import SCOPES
+from milepost.limit import SCOPES, UNITS_MOST
 from milepost.rules import clear_limit, reset_limit, set_limit
 from milepost.store import limit_looks, rules
 from milepost.store.driver import Steps
@@ -90,7 +90,7 @@ class LimitChoice(RequestBody):
 
     most: int | None = Field(default=None, ge=0, lt=2**31)
     rate: str | None = Field(default=None, max_length=100, examples=["25/s"])
-    burst: float | None = Field(default=None, ge=1, lt=2**31)
+    burst: float | None = Field(default=None, ge=1, le=UNITS_MOST)
     reason: str | None = Field(default=None, min_length=1, max_length=2000)
     scope: str | None = Field(default=None, pattern=SCOPE_PATTERN)
 
