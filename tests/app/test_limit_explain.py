@@ -102,6 +102,31 @@ def test_when_it_starts_is_guessed_by_how_long_its_kind_took_lately(
     assert re.search(r"1 before this one; about 1\.[67] minutes until it starts", last)
 
 
+def test_no_start_is_guessed_where_the_holders_run_longer_than_usual(yard, advance, monkeypatch):
+    """It said `about 0 seconds until it starts`, for as long as they ran."""
+    yard.declare(Limit(most=2))
+    monkeypatch.setattr("milepost.store.limit_explain.lately", _always(60.0))
+    a = yard.put("acme", "acme", "acme", "acme")
+    yard.take(1)
+    advance(90)
+    yard.take(1)
+    first, second = (yard.told(job).text for job in a[2:])
+    assert re.search(r"about (60|59\.\d) seconds until it starts", first)
+    assert re.search(r"about 2 minutes until it starts", second)
+    advance(90)
+    unknown = "not known: jobs that hold it run for longer than the usual 60 seconds"
+    assert unknown in yard.told(a[3]).text
+
+
+def test_no_start_is_guessed_where_a_limit_lets_none_start(yard, app, monkeypatch):
+    """Of its rate it said that no job of its kind had ended lately, and some had."""
+    yard.declare(Limit(most=0, rate=1, per_us=60_000_000, burst=1))
+    monkeypatch.setattr("milepost.store.limit_explain.lately", _always(60.0))
+    _, second = yard.put("acme", "acme")
+    _, rate = yard.told(second).details
+    assert rate.endswith("when it starts is not known: limit customer lets none start")
+
+
 def _always(seconds):
     def lately(_kind, _now):
         return seconds

@@ -338,9 +338,15 @@ def _has_turn(found: Limited, turn: Turn, knows: Knows) -> str:
 
 def _start(found: Limited) -> str:
     left = starts_in(found)
-    if left is None:
-        return "when it starts is not known: no job of its kind has ended lately"
-    return f"about {span(left)} until it starts"
+    if left is not None:
+        return f"about {span(left)} until it starts"
+    if found.seconds is None:
+        why = "no job of its kind has ended lately"
+    elif shut := [level.name for level in found.levels if level.limit.most == 0]:
+        why = f"{shut[0]} lets none start"
+    else:
+        why = f"jobs that hold it run for longer than the usual {span(found.seconds)}"
+    return f"when it starts is not known: {why}"
 
 
 def starts_in(found: Limited) -> float | None:
@@ -356,15 +362,19 @@ def starts_in(found: Limited) -> float | None:
 
 
 def _freed_in(level: Level, seconds: float) -> float:
-    """Guess when enough leases have ended: those that are held, then as many as may run at once."""
-    most = 1 if level.limit.ordered else level.limit.most
-    if not most:
-        return inf
+    """Guess when enough leases have ended: those that are held, then as many as may run at once.
+
+    When one ends that is held for longer than usual cannot be guessed: no end of it is counted on.
+    """
+    most = 1 if level.limit.ordered else level.limit.most or 0
     turn = level.turn
     if level.limit.ordered and not level.live and turn is not None and turn.left is not None:
         return max(0.0, turn.left) + (level.before + 1) * seconds
     ends = level.live - most + 1 + level.before
-    left = sorted(max(0.0, seconds - one.seconds) for one in level.holders)
+    left = sorted(seconds - one.seconds for one in level.holders if one.seconds < seconds)
     if ends <= len(left):
         return left[ends - 1]
-    return (left[-1] if left else 0.0) + (ends - len(left)) / most * seconds
+    lanes = most - (len(level.holders) - len(left))
+    if lanes <= 0:
+        return inf
+    return (left[-1] if left else 0.0) + (ends - len(left)) / lanes * seconds
