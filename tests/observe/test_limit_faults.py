@@ -67,6 +67,15 @@ def test_two_versions_that_declare_different_numbers_l7(store):
     assert found(store) == []
 
 
+def test_the_changes_of_a_queues_declaration_are_told_by_its_scope(store):
+    """The command listed those of a limit of jobs of that name, too."""
+    declare(store, "queue", "r", most=2)
+    declare(store, "queue", "r", most=3)
+    declare(store, "queue", "r", most=2)
+    [fault] = store.run(faults, store.run(workers.listing))
+    assert "`milepost limits changes r --scope queue` lists the changes" in fault.advice
+
+
 def test_a_declaration_that_changed_before_every_worker_started_is_none(store):
     declare(store, most=2)
     declare(store, most=3)

@@ -41,7 +41,7 @@ def _disputed() -> Steps[list[LimitFault]]:
     """Find rules that two versions of a program declare differently: the last wins (L-7)."""
     asked = {"age_us": micros(HOUR_SECONDS), "most": ROWS_MOST}
     found = []
-    for _, name, declared, before, changes, older in (yield Call("limit_disputed", asked)):
+    for scope, name, declared, before, changes, older in (yield Call("limit_disputed", asked)):
         if changes < 2 and not older:  # noqa: PLR2004 - once, and everybody started since then
             continue
         newest, last = (msgspec.json.decode(text, type=Limit).words for text in (declared, before))
@@ -49,8 +49,8 @@ def _disputed() -> Steps[list[LimitFault]]:
         text = f"its declaration changed {often} within the hour, last from {last} to {newest}"
         if older:
             text += f"; {some(older, 'worker lives', 'workers live')} that started before"
-        command = f"`milepost limits changes {shlex.quote(name)}`"
-        do = f"let one version run, the last to start wins; {command} lists the changes"
+        command = shlex.join(["milepost", "limits", "changes", name, "--scope", scope])
+        do = f"let one version run, the last to start wins; `{command}` lists the changes"
         found.append(LimitFault("limit", name, text, do))
     return found
 
