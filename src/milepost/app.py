@@ -495,7 +495,7 @@ class App(Runner):
         return self.requests.judge(function, **named)
 
     def request_limit(
-        self, host: str, *, concurrency: int | None = None, rate: str | None = None
+        self, host: str, *, concurrency: int | None = None, rate: str | float | None = None
     ) -> None:
         """Limit concurrency and rate for a host, as in rate="25/s", over all processes.
 

@@ -295,6 +295,33 @@ def test_a_rate_that_cannot_be_meant_is_refused(small, rate):
         small.request_limit("a.example", rate=rate)
 
 
+@pytest.mark.parametrize("most", [0, -1, True, 1.5, "5", 2**31, 10**400])
+def test_a_concurrency_that_no_store_holds_is_refused(small, most):
+    """From 2^31 on no worker of the program started on PostgreSQL."""
+    with pytest.raises(mp.Invalid, match="must be a whole number from 1 to 2,147,483,647"):
+        small.request_limit("a.example", concurrency=most)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["http://a.example/", "a.example:8443", "a.example/v1", "*.example", "a b", "u@a.example"],
+)
+def test_a_limit_of_what_is_no_host_is_refused(small, host):
+    """It was kept, and in force for nobody."""
+    with pytest.raises(mp.Invalid, match="is no name of a host: leave scheme, port and path out"):
+        small.request_limit(host, concurrency=1)
+    with pytest.raises(mp.Invalid, match="is no name of a host"):
+        small.limits.set(host, scope="host", most=1)
+    assert small.limits.list() == []
+    assert small.requests.declared == {}
+
+
+@pytest.mark.parametrize("host", ["*", "a.example", "A.Example.", "bücher.example", "::1", "[::1]"])
+def test_a_limit_of_a_host_is_taken_as_it_is_spelled(small, host):
+    small.request_limit(host, rate=2.5)
+    assert small.limits.set(host, scope="host", most=1).name in small.requests.declared
+
+
 def test_h105_no_secret_is_written_down(app, remote):
     """By name, and by value: the server repeats everything it was sent."""
     remote.answers = [

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from milepost.codec import check_text
+from milepost.codec import check_text, shorten
 from milepost.context import Context
 from milepost.declare import Arguments, Definition, Host
 from milepost.errors import Invalid
@@ -24,7 +24,7 @@ from milepost.handles import JobHandle
 from milepost.history import Entry
 from milepost.job import Job
 from milepost.lifecycle import JOB
-from milepost.limit import TENANT, host_name, key_text, split_key
+from milepost.limit import MOST, TENANT, host_name, key_text, split_key
 from milepost.limit import Limit as CountLimit
 from milepost.options import DEFAULTS, Counted, check, names, read
 from milepost.outcome import Outcome
@@ -47,7 +47,7 @@ from milepost.request.reply import (
 from milepost.request.secrets import Secrets
 from milepost.store import jobs, journal
 from milepost.store.hosts import SCOPE
-from milepost.store.rules import ANY_HOST, Declared, Limit, ruled, see
+from milepost.store.rules import ANY_HOST, Declared, Limit, check_host, ruled, see
 
 KnownLimits = Mapping[str, CountLimit]
 """Limits by their names."""
@@ -168,13 +168,13 @@ class Requests:
         self.judges[named] = function
         return function
 
-    def limit(self, host: str, *, concurrency: int | None, rate: str | None) -> None:
+    def limit(self, host: str, *, concurrency: int | None, rate: str | float | None) -> None:
         """Limit the concurrency and the rate of requests to a host, over all processes."""
-        check_text(host, what="host")
+        name = check_host(host)
         most = self.host.settings.request_per_host if concurrency is None else concurrency
-        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
-            raise Invalid(f"concurrency={most!r} must be a whole number from 1")
-        self.declared[host_name(host)] = ruled(SCOPE, most, rate=rate)
+        if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST:
+            raise Invalid(f"concurrency={shorten(most)} must be a whole number from 1 to {MOST:,}")
+        self.declared[name] = ruled(SCOPE, most, rate=rate)
 
     @property
     def rules(self) -> Declared:

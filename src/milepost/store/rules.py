@@ -26,6 +26,7 @@ from milepost.store.instants import instant
 ANY_HOST = "*"
 """The name of the rule of all hosts that have none."""
 _MOST_EXPECTED = f"expected a whole number from 0 on, {MOST:,} at most"
+_NO_HOST = re.compile(r"[/@?#*\s]")
 LISTED = 20
 """How many names are listed where one is not found."""
 PERIODS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
@@ -218,7 +219,7 @@ def edit(
     name = own_name(name, scope)
     known = yield from rules()
     if scope in SCOPES[1:] and (scope, name) not in known:
-        named, limit = (scope, name), Limit()
+        named, limit = (scope, check_host(name) if scope == "host" else name), Limit()
     else:
         named = _settable(known, name, scope)
         yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
@@ -375,8 +376,19 @@ def _unknown(
 
 def own_name(name: str, scope: str | None) -> str:
     """Give a name as rules of that scope have it, or raise `Invalid` for what is no name."""
-    check_text(name, what="limit")
+    check_text(name, what="host" if scope == "host" else "limit")
     return host_name(name) if scope == "host" else name
+
+
+def check_host(host: str) -> str:
+    """Give a host as rules name it, or raise `Invalid` for what no request is sent to."""
+    name = own_name(host, "host")
+    if name != ANY_HOST and (_NO_HOST.search(name) or name.count(":") == 1):
+        raise Invalid(
+            f"host={shorten(host)} is no name of a host: leave scheme, port and path out; "
+            f"{ANY_HOST} alone is every host without a limit of its own"
+        )
+    return name
 
 
 def check_scope(scope: str | None) -> None:
