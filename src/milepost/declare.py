@@ -367,9 +367,13 @@ class Registry:
         first = self._ruled.setdefault(definition.rule, definition)
         stored = stored_limit(limit)
         if first is not definition:
+            known = self._limits["job", definition.rule] or stored
+            if known != stored:
+                raise Invalid(
+                    f"limit {definition.rule!r} is declared as {stored.words} by {definition.word} "
+                    f"and as {known.words} by {first.word}: give one of them a name= of its own"
+                )
             named = f"limit {definition.rule!r} of {definition.word} and of {first.word}"
-            if self._limits["job", definition.rule] != stored:
-                raise Invalid(f"{named} are not the same: give one of them a name= of its own")
             lines = [[d.options[n] for n in ("queue", "priority")] for d in (definition, first)]
             if limit.ordered and lines[0] != lines[1]:
                 raise Invalid(f"{named}: order holds within one queue and one priority")

@@ -215,7 +215,7 @@ def test_kinds_share_a_rule_by_its_name_if_they_mean_the_same(idle):
     def two(b: str) -> None: ...
 
     assert key_of(one, "x") == key_of(two, "x") == "erp/x"
-    with pytest.raises(mp.Invalid, match="limit 'erp' of three 1 and of one 1 are not the same"):
+    with pytest.raises(mp.Invalid, match="is declared as 6 at once by three 1 and as 5 at once by"):
 
         @idle.job(limit=mp.Limit(6, key="c", name="erp"))
         def three(c: str) -> None: ...

@@ -97,7 +97,7 @@ WRONG = {
     "fails": ({"limit": mp.Limit(5, key=lambda asked: asked.json["x"])}, "key function, called"),
     "no-rate": ({"limit": mp.Limit(5), "units": 3}, "units= is for limits with a rate="),
     "too-many": ({"limit": mp.Limit(rate="1/s", burst=5), "units": 6}, "may ever take at once, 5"),
-    "unknown": ({"limit": "erp"}, "no limit is called so; there are: none"),
+    "unknown": ({"limit": "erp"}, "there is no limit of that name; there are: none"),
     "blank": ({"limit": mp.Limit(5), "limit_key": " "}, "must be a text that is not blank"),
 }
 
@@ -115,10 +115,12 @@ def test_what_does_not_fit_is_refused_and_nothing_is_stored(small, remote, asked
 def test_two_limits_of_one_name_are_refused(small, remote):
     small.request("GET", remote.url, limit=mp.Limit(5))
     small.request("GET", remote.url, limit=mp.Limit(5))
-    with pytest.raises(mp.Invalid, match=r"'request' of request 1 .* give one of them a name="):
+    with pytest.raises(mp.Invalid, match="declared as 6 at once by request 1 and as 5 at once by"):
         small.request("GET", remote.url, limit=mp.Limit(6))
     small.request("GET", remote.url, limit=mp.Limit(6, name="six"))
-    with pytest.raises(mp.Invalid, match="'six' of job 1 and of request 1 are not the same"):
+    with pytest.raises(
+        mp.Invalid, match="'six' is declared as 7 at once by job 1 and as 6 at once by"
+    ):
         small.job(name="job", limit=mp.Limit(7, name="six"))(lambda: None)
 
 

@@ -403,7 +403,7 @@ def test_a_request_names_a_limit_that_the_store_has(app, http, remote):
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"limit": "epr"}, "no limit is called so; there are: erp"),
+        ({"limit": "epr"}, "there is no limit of that name; there are: erp"),
         ({"limit": {"most": 5, "name": "erp"}}, "string"),
         ({"limit_key": "acme"}, "without limit="),
         ({"limit": "erp", "units": 2}, "units= is for limits with a rate="),

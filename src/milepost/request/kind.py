@@ -227,7 +227,7 @@ class Requests:
         found = self.host.registry.limit(name) or known.get(name)
         if found is None:
             there = ", ".join(sorted({*self.host.registry.limits, *known})) or "none"
-            raise Invalid(f"limit={name!r}: no limit is called so; there are: {there}")
+            raise Invalid(f"limit={name!r}: there is no limit of that name; there are: {there}")
         return found
 
     def new(
