@@ -308,12 +308,12 @@ class App(Runner):
         limit = None if most is rate is None else stored_limit(Limit(most, rate=rate))
         if max_waiting is not None:
             Whole(least=1).check("max_waiting", max_waiting)
-        self.client.declared_bounds[name] = max_waiting
-        self.client.declared_rules["queue", name] = limit
         if transport != STORE:
             from milepost.relay.broker import check_broker  # noqa: PLC0415 - few queues have one
 
             check_broker(transport)
+        self.client.declared_bounds[name] = max_waiting
+        self.client.declared_rules["queue", name] = limit
         self._transports[name] = transport
         self.client.declared_transports[name] = transport_name(transport)
 

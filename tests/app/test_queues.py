@@ -53,6 +53,17 @@ async def test_the_async_twins_do_the_same(app, noted):
     await app.close_async()
 
 
+@pytest.mark.parametrize("wrong", [{"max_waiting": 0}, {"transport": "pigeon"}, {"rate": "fast"}])
+def test_a_queue_that_is_refused_is_not_declared_in_part(app, noted, wrong):
+    """Its limit was in force all the same, where a program went on."""
+    with pytest.raises(mp.Invalid):
+        app.queue("slow", **{"most": 1, "max_waiting": 5, **wrong})
+    noted.submit("a")
+    app.drain()
+    assert app.limits.list() == []
+    assert {queue.name: queue.max_waiting for queue in app.queues.list()} == {"default": None}
+
+
 def test_a_queue_needs_a_name(app):
     with pytest.raises(mp.Invalid):
         app.queues.pause("")
