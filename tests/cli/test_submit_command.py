@@ -29,6 +29,21 @@ def test_submitting_with_json_prints_the_job_as_an_object(prompt, app):
     assert done.err == ""
 
 
+def test_a_queue_that_is_full_is_refused_by_a_code_of_its_own(prompt, folder):
+    """A script could not tell it from any other failure, code 1."""
+    (folder / "full.py").write_text(
+        "import milepost as mp\n"
+        "app = mp.App()\n"
+        "app.queue('slow', max_waiting=1)\n"
+        "@app.job(queue='slow')\n"
+        "def work(n: int) -> None: ...\n"
+    )
+    assert prompt("submit", "full:app", "work", "1").code == 0
+    refused = prompt("submit", "full:app", "work", "2")
+    assert (refused.code, refused.out) == (5, "")
+    assert "queue 'slow' has 1 job waiting, of max_waiting=1" in refused.err
+
+
 def test_a_job_under_a_limit_is_submitted_and_shown_with_its_key_and_units(prompt, app, folder):
     (folder / "limited.py").write_text(
         "import milepost as mp\n"

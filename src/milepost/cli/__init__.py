@@ -27,6 +27,7 @@ from milepost.errors import (
     LeaseLost,
     MilepostError,
     NotFound,
+    QueueFull,
     Unavailable,
     WaitTimeout,
 )
@@ -85,6 +86,7 @@ EXIT_CODES: tuple[tuple[type[MilepostError], int], ...] = (
     (IllegalMove, 5),
     (LeaseLost, 5),
     (AccessRefused, 5),
+    (QueueFull, 5),
     (Unavailable, 75),
     (WaitTimeout, 124),
 )
