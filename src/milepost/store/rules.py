@@ -256,7 +256,10 @@ def edited(limit: Limit, wanted: RuleEdit, scope: str) -> Limit:
     if wanted == RuleEdit():
         raise Invalid("nothing was set: give most, rate or burst")
     if limit.ordered and wanted.most not in (msgspec.UNSET, None, 1):
-        raise Invalid("its jobs run one at a time, in order: most cannot be set, only its rate")
+        raise Invalid(
+            "its jobs run one at a time, in order: only its rate can be set; to start none, pause "
+            "their queue"
+        )
     if scope == "source" and wanted.most not in (msgspec.UNSET, None):
         raise Invalid(
             "a source has a rate, and no number at once; to stop its calls, pause the queue of its "
