@@ -105,8 +105,8 @@ def test_an_ordered_key_whose_head_nobody_knows_l12(store):
     [(job_id, text)] = found(store)
     assert job_id == head
     assert text == (
-        "it is first of acme, in order (limit r), and no live worker knows gone version 1: "
-        "2 jobs wait behind"
+        "it has the turn of acme, in order (limit r), and no live worker knows gone version 1: "
+        "2 jobs wait behind it"
     )
 
 

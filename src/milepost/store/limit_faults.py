@@ -87,8 +87,8 @@ def _blocked(live: Sequence[Worker]) -> Steps[list[LimitFault]]:
         more = f" and of {some(keys - 1, 'other key')}" if keys > 1 else ""
         wait = some(int(behind), "job waits", "jobs wait")
         text = (
-            f"it is first of {name or rule}{more}, in order (limit {rule}), and no live worker "
-            f"knows {kind} version {version}: {wait} behind"
+            f"it has the turn of {name or rule}{more}, in order (limit {rule}), and no live worker "
+            f"knows {kind} version {version}: {wait} behind it"
         )
         do = f"start a worker that does, or cancel it: `milepost jobs cancel {shlex.quote(job_id)}`"
         found.append(LimitFault("job", job_id, text, do))
