@@ -64,7 +64,7 @@ class PipelineOptions(_Needed, total=False):
     """How many of these statements a consolidator has under way at once."""
     consolidators: Annotated[int, Whole(least=1, most=MOST, default=4)]
     """How many jobs consolidate a run."""
-    rate: Annotated[str | None, Rule()]
+    rate: Annotated[str | float | None, Rule()]
     """How often the source may be called, by all workers together: "25/s"."""
     table: Annotated[str | None, Rule()]
     """The target table; the pipeline's own name unless given."""
