@@ -370,8 +370,9 @@ class Registry:
             known = self._limits["job", definition.rule] or stored
             if known != stored:
                 raise Invalid(
-                    f"limit {definition.rule!r} is declared as {stored.words} by {definition.word} "
-                    f"and as {known.words} by {first.word}: give one of them a name= of its own"
+                    f"limit {definition.rule!r} is declared as {stored.words()} by "
+                    f"{definition.word} and as {known.words()} by {first.word}: give one of them a "
+                    "name= of its own"
                 )
             named = f"limit {definition.rule!r} of {definition.word} and of {first.word}"
             lines = [[d.options[n] for n in ("queue", "priority")] for d in (definition, first)]

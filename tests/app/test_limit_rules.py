@@ -173,6 +173,15 @@ def test_a_queue_gets_its_first_limit_by_hand_and_loses_it_by_a_reset(app):
     ]
 
 
+@pytest.mark.parametrize("scope", ["queue", "host", "source"])
+def test_what_has_no_keys_is_not_said_to_take_them_in_turn(app, scope):
+    """A source whose rate was taken away said `no limit, each key in turn`."""
+    app.limits.set("one", scope=scope, rate="5/s")
+    assert app.limits.set("one", scope=scope, rate=None).words == "no limit"
+    assert app.limits.list()[0].words == "no limit"
+    assert app.limits.changes()[0].words == "no limit"
+
+
 def test_a_new_declaration_has_the_last_word_an_old_one_has_not_l7(app):
     declare(app, r=Limit(most=5))
     app.limits.set("r", most=1)

@@ -90,7 +90,8 @@ def _pipelines(at: "Session") -> Words:
 def _limits(at: "Session") -> Words:
     from milepost.store import rules
 
-    return ((name, rule.limit.words) for (_, name), rule in at.client.run(rules.rules).items())
+    known = at.client.run(rules.rules).items()
+    return ((name, rule.limit.words(scope)) for (scope, name), rule in known)
 
 
 _NAMES: "dict[str, Callable[[Session], Words]]" = {

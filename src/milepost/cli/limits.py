@@ -156,7 +156,7 @@ def changes(at: Session, name: str | None, scope: str | None, limit: int) -> Non
     rows = [
         {
             **_change(one),
-            "before": "" if one.before is None else one.before.words,
+            "before": "" if one.before is None else one.before.words(one.scope),
             "after": one.words,
         }
         for one in found
@@ -168,7 +168,7 @@ def _change(change: "RuleChange") -> dict[str, Any]:
     from milepost.store.limit_looks import Terms
 
     ends = {
-        side: None if limit is None else msgspec.structs.asdict(Terms.of(limit))
+        side: None if limit is None else msgspec.structs.asdict(Terms.of(limit, change.scope))
         for side, limit in (("before", change.before), ("after", change.after))
     }
     return document(change, *CHANGE_COLUMNS, "key", "free_at", **ends)

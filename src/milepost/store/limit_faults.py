@@ -44,7 +44,8 @@ def _disputed() -> Steps[list[LimitFault]]:
     for scope, name, declared, before, changes, older in (yield Call("limit_disputed", asked)):
         if changes < 2 and not older:  # noqa: PLR2004 - once, and everybody started since then
             continue
-        newest, last = (msgspec.json.decode(text, type=Limit).words for text in (declared, before))
+        limits = (msgspec.json.decode(text, type=Limit) for text in (declared, before))
+        newest, last = (limit.words(scope) for limit in limits)
         often = some(changes, "time")
         text = f"its declaration changed {often} within the hour, last from {last} to {newest}"
         if older:

@@ -26,10 +26,10 @@ class Terms(msgspec.Struct, frozen=True):
     """The same in a sentence."""
 
     @classmethod
-    def of(cls, limit: Limit) -> "Terms":
+    def of(cls, limit: Limit, scope: str) -> "Terms":
         """Say it of what is stored."""
         pace = limit.rate_text, limit.burst
-        return cls(limit.most, *pace, limit.ordered, limit.units, limit.words)
+        return cls(limit.most, *pace, limit.ordered, limit.units, limit.words(scope))
 
 
 class LimitStand(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,10 +128,10 @@ def stand(
 ) -> LimitStand:
     """Put together what is shown of a rule."""
     return LimitStand(
-        **msgspec.structs.asdict(Terms.of(rule.limit)),
+        **msgspec.structs.asdict(Terms.of(rule.limit, rule.scope)),
         scope=rule.scope,
         name=rule.name,
-        declared=None if rule.declared is None else Terms.of(rule.declared),
+        declared=None if rule.declared is None else Terms.of(rule.declared, rule.scope),
         set_at=rule.set_at,
         set_by=rule.set_by,
         reason=rule.reason,

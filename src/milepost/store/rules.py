@@ -60,16 +60,16 @@ class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
         period = next((name for name, us in PERIODS.items() if us == self.per_us), None)
         return f"{number_text(self.rate)}/{period or f'{self.per_us / 1e6:g}s'}"
 
-    @property
-    def words(self) -> str:
-        """What it allows, in a sentence."""
+    def words(self, scope: str = "job") -> str:
+        """Say what it allows, in a sentence."""
         told = ["one at a time, in order"] if self.ordered else []
         if self.most is not None and not self.ordered:
             told.append(f"{self.most:,} at once" if self.most else "none may start")
         if self.rate is not None:
             burst = number_text(round(self.burst or 0, 2))
             told.append(f"{self.rate_text} {self.units or ''}".strip() + f", burst {burst}")
-        return "; ".join(told) or "no limit, each key in turn"
+        turns = ", each key in turn" if scope == "job" else ""
+        return "; ".join(told) or f"no limit{turns}"
 
     @property
     def text(self) -> str:
@@ -125,7 +125,7 @@ class RuleChange(msgspec.Struct, frozen=True):
         """What the change did, in a sentence."""
         if self.key is not None:
             return "cleared" if self.key in ("", self.name) else f"{self.key} cleared"
-        return "removed" if self.after is None else self.after.words
+        return "removed" if self.after is None else self.after.words(self.scope)
 
 
 def ruled(scope: str, most: int | None = None, *, rate: str | float | None) -> Limit:

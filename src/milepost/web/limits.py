@@ -152,7 +152,7 @@ async def changes(
 def _change(change: RuleChange) -> dict[str, Any]:
     told = msgspec.structs.asdict(change)
     ends = {"before": change.before, "after": change.after}
-    return {**told, **{side: one and Terms.of(one) for side, one in ends.items()}}
+    return {**told, **{side: one and Terms.of(one, change.scope) for side, one in ends.items()}}
 
 
 @router.get("/v1/limits/{name}", responses=answers(LimitDocument, 404))

@@ -55,7 +55,7 @@ def _read() -> Steps[Facts]:
     waiting = yield from outbox.waiting()
     undelivered = {name: (count, age) for name, count, age in waiting}
     known = (yield from rules.rules()).items()
-    limited = {name: rule.limit.words for (scope, name), rule in known if scope == "queue"}
+    limited = {name: rule.limit.words(scope) for (scope, name), rule in known if scope == "queue"}
     return Facts(found, groups, lags, undelivered, limited)
 
 
