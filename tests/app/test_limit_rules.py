@@ -9,7 +9,7 @@ from milepost.ingest.calls import Calls
 from milepost.records import NewJob, Template
 from milepost.store import creation, jobs, limits, rules, workers
 from milepost.store.limits import Reach
-from milepost.store.rules import Limit
+from milepost.store.rules import Limit, RuleEdit
 from milepost.store.workers import NewWorker
 
 WIDE = Reach(front=100, visits=50, newest=8, quantum=50)
@@ -171,6 +171,21 @@ def test_a_queue_gets_its_first_limit_by_hand_and_loses_it_by_a_reset(app):
         (Limit(most=3), None),
         (None, Limit(most=3)),
     ]
+
+
+@pytest.mark.parametrize("scope", [None, "queue"])
+def test_a_limit_that_somebody_removes_meanwhile_is_not_found_or_made_anew(scope):
+    """It was a KeyError: the rule was held in vain, and then looked up."""
+    row = ("queue", "slow", 5, *[None] * 3, False, *[None] * 6)
+    edit = rules.edit("slow", RuleEdit(most=1), scope=scope, actor="me", reason=None)
+    assert next(edit).name == "limit_rules"
+    assert edit.send([row]).name == "limit_rule_hold"
+    assert edit.send([]).name == "limit_rules"
+    if scope is None:
+        with pytest.raises(mp.NotFound, match="there is no limit 'slow'"):
+            edit.send([])
+    else:
+        assert edit.send([]).name == "limit_rule_hold"
 
 
 @pytest.mark.parametrize("scope", ["queue", "host", "source"])

@@ -217,17 +217,18 @@ def edit(
     """Change some of what a rule allows; a queue, a host or a source may get its first rule."""
     check_reason(reason)
     name = own_name(name, scope)
-    known = yield from rules()
-    if scope in SCOPES[1:] and (scope, name) not in known:
-        named, limit = (scope, check_host(name) if scope == "host" else name), Limit()
-    else:
-        named = _settable(known, name, scope)
-        yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
-        limit = (yield from rules())[named].limit
+    named = _settable((yield from rules()), name, scope)
+    yield Call("limit_rule_hold", {"scope": named[0], "name": named[1]})
+    known = yield from rules()  # somebody may have changed or removed it before it was held
+    named = _settable(known, name, scope)
+    limit = known[named].limit if named in known else Limit()
     return (yield from change(named, edited(limit, wanted, named[0]), actor=actor, reason=reason))
 
 
 def _settable(known: Mapping[Named, Rule], name: str, scope: str | None) -> Named:
+    """Name the rule to set; a queue, a host or a source need not have one yet."""
+    if scope in SCOPES[1:] and (scope, name) not in known:
+        return scope, check_host(name) if scope == "host" else name
     try:
         return the_one(known, name, scope=scope)
     except NotFound as error:

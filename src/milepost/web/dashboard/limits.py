@@ -94,7 +94,8 @@ def _read(counted: Counts, name: str | None, scope: str | None) -> Steps[Found]:
     chosen = Row((yield from limit_looks.one(name, scope=scope)))
     named = chosen.limit.scope, chosen.limit.name
     changes = yield from rules.changes(named[1], scope=named[0], most=CHANGES)
-    least = yield from buckets.furthest((yield from rules.rules())[named])
+    rule = (yield from rules.rules()).get(named)
+    least = {} if rule is None else (yield from buckets.furthest(rule))
     return Found(rows, chosen, changes, least)
 
 
