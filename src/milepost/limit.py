@@ -18,7 +18,9 @@ from milepost.errors import Invalid
 TENANT = "tenant"
 """The key that is the caller's tenant, unless the function has a parameter of that name."""
 STRIPES = 16
+"""Over so many locks the keys of a rule are spread."""
 KEY_BYTES = 1_000
+"""The longest key that `options(limit_key=)` takes."""
 PLAIN_BYTES = 200
 """A longer key is stored by its hash."""
 _RATE = re.compile(
@@ -27,6 +29,7 @@ _RATE = re.compile(
 )
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MOST = 2**31 - 1
+"""The largest number that a column holds."""
 LONGEST_US = 36_525 * 86_400 * 1_000_000
 """An empty bucket is full again after a hundred years at most: an instant that stores can hold."""
 SCOPES = ("job", "queue", "host", "source")

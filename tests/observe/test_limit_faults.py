@@ -83,6 +83,14 @@ def test_a_declaration_that_changed_before_every_worker_started_is_none(store):
     assert found(store) == []
 
 
+def test_what_somebody_set_is_no_declaration_whatever_the_reason_says(store):
+    declare(store, most=2)
+    declare(store, most=3)
+    store.worker(lease=99_999)
+    store.run(rules.change, ("job", "r"), Limit(most=1), actor="me", reason="declared")
+    assert found(store) == []
+
+
 def test_more_that_run_than_may_after_lowering_l6(store):
     store.worker(lease=9_999)
     declare(store, most=3)

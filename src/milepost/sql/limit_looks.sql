@@ -349,7 +349,7 @@ SELECT rule.scope, rule.name, rule.declared, rule.declared_before, lately.change
          WHERE worker.state <> 'STOPPED' AND worker.lease_until > {now} AND worker.started_at < lately.at)
   FROM (SELECT scope, name, count(*) AS changes, max(at) AS at
           FROM (SELECT scope, name, at FROM limit_change
-                 WHERE at > {now} - :age_us{micros} AND reason = 'declared' AND before IS NOT NULL
+                 WHERE at > {now} - :age_us{micros} AND reason = 'declared' AND actor IS NULL AND before IS NOT NULL
                  ORDER BY n DESC LIMIT :most) AS newest
          GROUP BY scope, name) AS lately
   JOIN limit_rule AS rule ON rule.scope = lately.scope AND rule.name = lately.name

@@ -161,7 +161,7 @@ def _rule(row: Sequence[Any]) -> Rule:
     )
 
 
-def declare(limits: Mapping[Named, Limit | None], *, actor: str | None = None) -> Steps[None]:
+def declare(limits: Mapping[Named, Limit | None]) -> Steps[None]:
     """Store rules as a program declares them; what somebody set stays until a program changes it.
 
     The program that declared something else last has the last word (L-7).
@@ -170,12 +170,12 @@ def declare(limits: Mapping[Named, Limit | None], *, actor: str | None = None) -
     for (scope, name), limit in sorted(limits.items(), key=itemgetter(0)):
         was = known.get((scope, name))
         if limit is None:
-            yield from _withdraw(was, actor=actor)
+            yield from _withdraw(was)
         elif was is None or was.declared != limit:
             before = None if was is None or was.declared is None else was.declared.text
             told = {"declared": limit.text, "declared_before": before, "by": None, "reason": None}
             yield Call("limit_rule_put", {**_columns(scope, name, limit), **told})
-            yield from record(was, (scope, name), limit, actor=actor, reason="declared")
+            yield from record(was, (scope, name), limit, actor=None, reason="declared")
 
 
 def see(names: Iterable[Named]) -> Steps[None]:
@@ -190,12 +190,12 @@ def prune(*, most: int) -> Steps[int]:
     return len((yield Call("bucket_prune", {"most": most})))
 
 
-def _withdraw(was: Rule | None, *, actor: str | None) -> Steps[None]:
+def _withdraw(was: Rule | None) -> Steps[None]:
     """Remove a rule that programs do not declare any more; one that only people set stays."""
     if was is not None and was.declared is not None:
         yield Call("limit_rule_drop", {"scope": was.scope, "name": was.name})
         named = was.scope, was.name
-        yield from record(was, named, None, actor=actor, reason="no longer declared")
+        yield from record(was, named, None, actor=None, reason="no longer declared")
 
 
 def change(named: Named, limit: Limit, *, actor: str | None, reason: str | None) -> Steps[Rule]:
