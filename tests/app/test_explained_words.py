@@ -25,6 +25,19 @@ TOLD = {
         "queue default lets none start (set by client: the bank is down)",
         f"{RAISE} default --scope queue --most N`",
     ),
+    # A request that waits at its host was only said to run.
+    "job-place_at_a_host": (
+        "(1 at once) (set by client) for 7 seconds: 1 request is under way there; 0 before",
+        "it is sent when its turn at the host comes",
+    ),
+    "job-place_at_any_host": (
+        "at host partner.example (limit *: 1/h, burst 1) (set by client) for",
+        "its turn",
+    ),
+    "job-host_that_somebody_shut": (
+        "host partner.example lets none start (set by client: their shop is down)",
+        f"{RAISE} partner.example --scope host --most N`",
+    ),
     "job-turn_among_all": ("all jobs under it run one at a time, in order (limit exports)", ""),
     "job-has_turn_among_all": ("it keeps the turn (limit exports): 2 jobs wait for it", ""),
     "run-overdue_run": ("it has no open job", "any worker's maintenance moves it on"),

@@ -75,6 +75,28 @@ SELECT host,
   FROM host_place CROSS JOIN job ON job.id = host_place.job_id
  WHERE host IN (SELECT value FROM json_each(:host)) GROUP BY host
 
+-- name: host_waits
+-- At which host a request that runs waits, since how many microseconds; how many are sent there now, and how many
+-- have waited for longer.
+-- postgres
+SELECT place.host, (extract(epoch FROM {now} - place.since) * 1000000)::double precision,
+       (SELECT count(*) FROM host_place AS other JOIN job ON job.id = other.job_id
+         WHERE other.host = place.host AND other.sends AND job.state = 'RUNNING' AND job.fence = other.fence),
+       (SELECT count(*) FROM host_place AS other JOIN job ON job.id = other.job_id
+         WHERE other.host = place.host AND NOT other.sends AND other.since < place.since
+           AND NOT job.state IN {final})
+  FROM host_place AS place JOIN job ON job.id = place.job_id
+ WHERE place.job_id = :id AND NOT place.sends AND job.state = 'RUNNING' AND job.fence = place.fence
+-- sqlite
+SELECT place.host, {now} - place.since,
+       (SELECT count(*) FROM host_place AS other CROSS JOIN job ON job.id = other.job_id
+         WHERE other.host = place.host AND other.sends AND job.state = 'RUNNING' AND job.fence = other.fence),
+       (SELECT count(*) FROM host_place AS other CROSS JOIN job ON job.id = other.job_id
+         WHERE other.host = place.host AND NOT other.sends AND other.since < place.since
+           AND NOT job.state IN {final})
+  FROM host_place AS place CROSS JOIN job ON job.id = place.job_id
+ WHERE place.job_id = :id AND NOT place.sends AND job.state = 'RUNNING' AND job.fence = place.fence
+
 -- name: host_put
 -- Writes who sends and who waits. An attempt that has lost its lease does not take the place of the next one.
 -- postgres

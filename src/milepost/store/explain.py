@@ -96,6 +96,7 @@ NEXT: Mapping[Reason, str] = {
     J.NOBODY: "nothing, until a worker runs: it takes the job away, and {if_lost}",
     J.LEASE_OVER: "maintenance takes it from its worker, and {if_lost}",
     J.ASKED_TO_STOP: "its worker stops it at the next check, or at the end of its lease",
+    J.HOST: "it is sent when its turn at the host comes",
     J.RUNNING: "its attempt ends, or its lease does",
     J.SPENT: "any worker's maintenance ends it",
     J.DEADLINE: "any worker's maintenance ends it",
@@ -129,13 +130,17 @@ NEXT: Mapping[Reason, str] = {
 
 def _next(facts: JobFacts, words: Sequence[Reason]) -> str:
     decisive = next(word for word in NEXT if word in words)
-    then = _raised(facts) if decisive in (L.LIMIT, L.QUEUE_LIMIT) else None
+    then = _raised(facts) if decisive in (J.HOST, L.LIMIT, L.QUEUE_LIMIT) else None
     return (then or _following(facts, NEXT[decisive])) + _until_limit(facts, words)
 
 
 def _raised(facts: JobFacts) -> str | None:
     """Name the command that raises a limit of 0, which lets none start."""
-    command = facts.limited and limit_explain.opening_command(facts.limited, "job", "queue")
+    command = None
+    if facts.host is not None:
+        command = limit_explain.opening_host(facts.host) if facts.host.is_shut else None
+    elif facts.limited is not None:
+        command = limit_explain.opening_command(facts.limited, "job", "queue")
     return f"nothing, until its limit is raised: `{command}`" if command else None
 
 
@@ -282,6 +287,8 @@ def _running(facts: JobFacts) -> OfJob:
     said = f" ({job.progress_text})" if job.progress_text else ""
     # Who has just killed the worker wants to know when somebody else takes over.
     leased = f", leased for {holder.lease_seconds:.0f} s more" if holder and is_live(holder) else ""
+    if facts.host is not None:
+        yield J.HOST, limit_explain.waits_at_host(facts.host)
     yield J.RUNNING, f"{begun}{leased}{share}{said}"
     if job.cancel_reason is not None:
         yield J.ASKED_TO_STOP, f"it was asked to stop ({job.cancel_reason}) and has not yet"

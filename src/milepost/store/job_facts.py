@@ -14,7 +14,7 @@ from milepost.store.brokers import BrokerReport, JobHint
 from milepost.store.columns import reader
 from milepost.store.driver import Call, Steps
 from milepost.store.hints import STORE
-from milepost.store.limit_explain import Limited
+from milepost.store.limit_explain import HostWait, Limited
 
 _situation = reader(Situation)
 
@@ -33,6 +33,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What the broker of its queue last said, if somebody asked."""
     limited: Limited | None = None
     """The limits that a job in line is under, or one that keeps the turn of its key."""
+    host: HostWait | None = None
+    """Where a request that runs waits for its turn."""
 
     @property
     def now(self) -> datetime:
@@ -112,6 +114,7 @@ def look_around(
         workers=(yield from workers.listing()) if known is None else known,
         steps=[] if gated is None else (yield from fanin.steps(gated)),
         limited=(yield from limit_explain.look(job, situation.now, queue_limited=limited)),
+        host=(yield from limit_explain.at_host(job)),
     )
 
 

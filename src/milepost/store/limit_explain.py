@@ -18,7 +18,7 @@ from milepost.store.driver import Call, Steps
 from milepost.store.limit_looks import COUNTED
 from milepost.store.phrases import moment, some, span
 from milepost.store.reasons import LimitReason, Why
-from milepost.store.rules import Limit, Rule, rules
+from milepost.store.rules import ANY_HOST, Limit, Rule, rules
 
 HOLDERS, NAMED = 100, 5
 """How many leases are read, and how many of those are named."""
@@ -124,6 +124,35 @@ class Limited(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     seconds: float | None = None
     """How long jobs of its kind ran lately."""
+
+
+class HostWait(msgspec.Struct, frozen=True):
+    """A request that waits for its turn at a host."""
+
+    rule: Rule
+    host: str
+    seconds: float
+    """For how long."""
+    sending: int
+    """How many requests are under way there."""
+    before: int
+    """How many have waited for longer."""
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether none may start."""
+        return self.rule.limit.most == 0
+
+
+def at_host(job: Job) -> Steps[HostWait | None]:
+    """Look up where a request that runs waits for its turn; None: it does not."""
+    rows = (yield Call("host_waits", {"id": job.id})) if job.state == JobState.RUNNING else []
+    if not rows:
+        return None
+    host, us, sending, before = rows[0]
+    known = yield from rules()
+    rule = known.get(("host", host)) or known.get(("host", ANY_HOST))
+    return None if rule is None else HostWait(rule, host, us / 1e6, sending, before)
 
 
 def look(job: Job, now: datetime, *, queue_limited: bool) -> Steps[Limited | None]:
@@ -233,6 +262,20 @@ def kept_by(found: Limited, knows: Knows) -> Why[LimitReason]:
             yield LimitReason.QUEUE_RATE if of_queue else LimitReason.RATE, _slowed(found, level)
 
 
+def waits_at_host(found: HostWait) -> str:
+    """Say at which host a request waits for its turn, and after how many."""
+    line = f"{found.before:,} before this one"
+    if found.is_shut:
+        return f"host {found.host} lets none start{_by(found.rule)}; {line}"
+    words = found.rule.limit.words("host")
+    terms = words if found.rule.name == found.host else f"limit {found.rule.name}: {words}"
+    under_way = some(found.sending, "request is", "requests are")
+    return (
+        f"it waits for its turn at host {found.host} ({terms}){_by(found.rule)} for "
+        f"{span(found.seconds)}: {under_way} under way there; {line}"
+    )
+
+
 def turn_kept(found: Limited) -> str | None:
     """Say that a job between two attempts keeps others of its ordered key waiting."""
     if found.job.state not in SLEEPING or not found.job.fence:
@@ -253,6 +296,11 @@ def opening_command(found: Limited, *scopes: str) -> str | None:
             scope = " --scope queue" if rule.scope == "queue" else ""
             return f"milepost limits set {shlex.quote(rule.name)}{scope} --most N"
     return None
+
+
+def opening_host(found: HostWait) -> str:
+    """Give the command that raises a host's limit of 0."""
+    return f"milepost limits set {shlex.quote(found.rule.name)} --scope host --most N"
 
 
 def _whose(level: Level) -> str:

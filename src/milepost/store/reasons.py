@@ -56,6 +56,7 @@ class JobReason(Reason):
     BUSY = "busy", "all workers that may take it are busy"
     IN_LINE = "in_line", "the next free worker may take it"
     RUNNING = "running", "a worker runs it"
+    HOST = "host", "its request waits for its turn at its host"
     ASKED_TO_STOP = "asked_to_stop", "it was asked to stop, and has not yet"
     LEASE_OVER = "lease_over", "its worker is gone"
     NOBODY = "nobody", "its worker is gone, and no other is there to take it away"

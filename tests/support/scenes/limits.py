@@ -1,6 +1,10 @@
 """Jobs that a limit keeps in line: of their key, or of their queue."""
 
+from typing import Any
+
 import milepost as mp
+from milepost.store import hosts
+from milepost.store.hosts import Asking
 from tests.support.scenes.jobs import HOURS
 from tests.support.scenes.stage import Stage, scene
 
@@ -40,6 +44,32 @@ def limit_that_somebody_set_to_none(stage: Stage) -> str:
     stage.employ()
     stage.app.limits.set(stage.word("exports"), most=0, reason=stage.word("their shop is down"))
     return job
+
+
+def _at_host(stage: Stage, host: str, **limit: Any) -> str:
+    """Let a request be sent to a host, if that may be; give the one that asks after it."""
+    _, waits = stage.submit(2)
+    stage.employ()
+    stage.app.limits.set(host, scope="host", **limit)
+    for claim in stage.claim(2):
+        stage.run(hosts.enter, [Asking(claim, "partner.example")])
+        stage.advance(7)
+    return waits
+
+
+@scene("host", "running")
+def place_at_a_host(stage: Stage) -> str:
+    return _at_host(stage, "partner.example", most=1)
+
+
+@scene("host", "running")
+def place_at_any_host(stage: Stage) -> str:
+    return _at_host(stage, "*", rate="1/h")
+
+
+@scene("host", "running")
+def host_that_somebody_shut(stage: Stage) -> str:
+    return _at_host(stage, "partner.example", most=0, reason=stage.word("their shop is down"))
 
 
 @scene("turn")
