@@ -129,9 +129,13 @@ class LimitedLine:
         self.wait_seconds: float | None = None
         """In how long a rate lets the next job start; None: nothing is known of one."""
         self._asked_at = -RULES_SECONDS
+        """When the store was last asked whether it has rules."""
         self._after = ""
+        """Behind which key the next look in the order of keys goes on; empty: it begins anew."""
         self._share = 1.0
+        """The share of a look that goes to the first in line; the rest of it goes by keys."""
         self._keys = 1
+        """How many keys the last look by keys met."""
         self._empty = False
         """Whether all that the last look met were blocked."""
         self._left = False
@@ -145,14 +149,17 @@ class LimitedLine:
         self._spare = False
         """Whether it found fewer."""
         self._walks = False
+        """Whether a look at the first in line goes by keys, too: every other one does."""
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
         self._freed: dict[Freed, None] = {}
+        """Keys of which a lease has ended here, and that were not looked at since."""
         self._cost = KeyCost()
         self._affordable = float(KEYS_MOST)
         """How many keys a look has time for."""
         self._turn = self._probes = 0
         self._bottoms: dict[tuple[str, int], int] = {}
+        """The number of the first job in line, by queue and priority: none waits below it."""
         self.sweep = Sweep()
         self.takes_one = False
         """Whether this look is for one job, however many slots are free."""
