@@ -159,10 +159,15 @@ class Limit:
     def _check_key(self) -> None:
         if self.key is None:
             return
-        if inspect.iscoroutinefunction(self.key):
-            raise Invalid(f"key={self.key!r} must be a plain function: it is called by a submit")
         if not callable(self.key):
+            if not isinstance(self.key, str):
+                raise Invalid(
+                    f'key={shorten(self.key)} must be the name of a parameter, "tenant" or a '
+                    "function of the arguments"
+                )
             check_text(self.key, what="key")
+        elif any(map(inspect.iscoroutinefunction, (self.key, type(self.key).__call__))):
+            raise Invalid(f"key={self.key!r} must be a plain function: it is called by a submit")
 
     def _check_rate(self) -> None:
         pace = self.pace

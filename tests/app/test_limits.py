@@ -24,7 +24,7 @@ WRONG = [
     ({"most": 2, "ordered": True}, "one at a time: leave most=2 out"),
     ({"most": 1, "ordered": 1}, "ordered=1 must be True or False"),
     ({"key": ""}, "key='' must be a text that is not blank"),
-    ({"key": 7}, "key=7 must be a text"),
+    ({"key": 7}, 'key=7 must be the name of a parameter, "tenant" or a function'),
     ({"rate": "often"}, "rate='often' must be a number per s, m, h or d"),
     ({"rate": 0}, "rate=0 must be a number"),
     ({"rate": "1/s", "burst": 0.5}, "burst=0.5 must be a number from 1"),
@@ -57,12 +57,20 @@ async def a_key() -> str:
     return "a"
 
 
+class AwaitedKey:
+    """It was taken, and no submit could make a key of it."""
+
+    async def __call__(self, customer: str) -> str:
+        return customer
+
+
 def test_a_limit_is_a_value_and_its_key_no_coroutine():
     assert mp.Limit(5, key="a") == mp.Limit(most=5, key="a")
     with pytest.raises(AttributeError):
         mp.Limit(5).most = 6
-    with pytest.raises(mp.Invalid, match="must be a plain function"):
-        mp.Limit(key=a_key)
+    for key in (a_key, AwaitedKey()):
+        with pytest.raises(mp.Invalid, match="must be a plain function"):
+            mp.Limit(key=key)
 
 
 @pytest.mark.parametrize(
