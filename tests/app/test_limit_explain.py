@@ -80,7 +80,7 @@ def test_a_job_that_its_limit_keeps_from_its_broker_says_so(yard, app):
     given = {"most": 9, "batch": 9, "lease_seconds": 9, "actor": "m"}
     assert len(app.client.run(hints.dispatch, "b", **given)) == 2
     asked = {"worker_id": "w1", "queue": "b", "kinds": ["k 1"]}
-    assert len(app.client.run(limits.claim_named, [first], **asked)) == 1
+    assert len(app.client.run(limits.claim_named, [first], **asked)[0]) == 1
     told = yard.told(third)
     assert told.reasons == ("broker", "limit")
     assert "limit customer (1) is reached for acme: held by 1 job" in told.details[1]

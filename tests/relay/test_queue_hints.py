@@ -8,6 +8,7 @@ from functools import cache
 from time import monotonic
 from uuid import uuid4
 
+import psycopg
 import pytest
 
 import milepost as mp
@@ -19,6 +20,7 @@ from milepost.store import brokers, failpoint, hints
 from milepost.store.workers import NewWorker
 from milepost.worker import hints as following
 from tests.support.brokers import NatsServer, RedisServer, ValkeyServer
+from tests.support.databases import everyday_names
 from tests.support.rabbitmq import RabbitMQServer, distant
 
 SERVERS = {
@@ -27,6 +29,7 @@ SERVERS = {
     "redis": RedisServer,
     "valkey": ValkeyServer,
 }
+POSTGRES = [name for name in everyday_names() if name != "sqlite"]
 PATIENCE = 60.0
 QUEUE = "slow"
 
@@ -471,6 +474,30 @@ async def test_b11_jobs_of_a_blocked_key_do_not_keep_others_from_the_broker_l20(
         released.set()
         await ended(case, jobs)
     assert ran.count("a") == 30
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+@pytest.mark.parametrize("database", POSTGRES, indirect=True)
+async def test_a_job_whose_key_others_choose_from_starts_as_soon_as_they_have_l21(
+    case, monkeypatch
+):
+    """Its hint was given back for five seconds and more: another claim held the stripes."""
+    monkeypatch.setattr(following, "AGAIN_SECONDS", 3600.0)
+    case.app.settings = case.app.settings.chosen(hint_again=3600)
+
+    @case.app.job(queue=QUEUE, limit=mp.Limit(1, key="who"))
+    async def keyed(who: str) -> str:
+        return who
+
+    async with await psycopg.AsyncConnection.connect(case.database.url) as other:
+        await other.execute("SET search_path TO milepost")
+        await other.execute("SELECT milepost_lock_stripes(0, 16)")
+        job = await keyed.submit_async("a")
+        async with case.working() as worker:
+            await until(lambda: case.counts(worker).get("told"))
+            await asyncio.sleep(0.2)  # it comes, and cannot be chosen
+            await other.rollback()
+            await ended(case, [job])
 
 
 async def test_b14_delays_and_retries_stay_in_the_store(case, advance):

@@ -331,15 +331,18 @@ def claim_alone(
 
 def claim_named(
     ids: Sequence[str], *, worker_id: str, queue: str, kinds: Sequence[str]
-) -> Steps[list[Claim]]:
-    """Take the jobs that hints name, as far as their limits allow; their hints leave with it."""
+) -> Steps[tuple[list[Claim], bool]]:
+    """Take the jobs that hints name, as far as their limits allow; their hints leave with it.
+
+    Answers also whether it could choose from all, or others held some.
+    """
     line, most = lines([queue]), len(ids)
-    claims, _ = yield from claim(
+    claims, look = yield from claim(
         worker_id=worker_id, line=line, most=most, reach=Reach(), ids=ids, kinds=kinds
     )
     if claims:
         yield Call("hint_heard", {"id": [claim.id for claim in claims]})
-    return claims
+    return claims, look.whole
 
 
 def any_rules() -> Steps[bool]:

@@ -415,28 +415,33 @@ class Claimer:
     ) -> tuple[Sequence[str], list[Claim]]:
         """Claim those of the first jobs, as many as fit, that can be claimed, and start them.
 
-        Answers with the jobs that were tried, too: others may have filled slots meanwhile.
+        Answers with the jobs that were tried, too: others may have filled slots meanwhile, or have
+        chosen from the same keys.
         """
         if self._row.lost:
             raise LeaseLost(f"worker {self._row.id} was buried: its jobs belong to others now")
         async with self._claiming:
             most, kinds = self._fitting()
-            chosen = list(ids[:most]) if kinds and self._row.may_start() else []
-            if not chosen:
+            tried = list(ids[:most]) if kinds and self._row.may_start() else []
+            if not tried:
                 return [], []
-            claim = partial(self._claim_named, chosen, queue, kinds)
-            return chosen, await self._fill(len(chosen), claim)
+            claim = partial(self._claim_named, tried, queue, kinds)
+            return tried, await self._fill(len(tried), claim)
 
     async def _claim_named(
         self, ids: list[str], queue: str, kinds: list[str], claims: list[Claim]
     ) -> None:
+        """Claim these, and leave in `ids` those that were tried: other claims may hold the rest."""
         run, worker_id = self._driver.run, self._row.id
         claims += await run(hints.claim, ids, worker_id=worker_id, queue=queue, kinds=kinds)
         if len(claims) < len(ids) and await self._has_rules():
             left = sorted(set(ids) - {claim.id for claim in claims})
-            claims += await run(
+            found, whole = await run(
                 limits.claim_named, left, worker_id=worker_id, queue=queue, kinds=kinds
             )
+            claims += found
+            if not whole:
+                ids[:] = [claim.id for claim in claims]
 
     async def _has_rules(self) -> bool:
         if self._limited.must_ask(self._now, idle=False):

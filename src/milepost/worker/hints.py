@@ -5,6 +5,7 @@ claim does. Acknowledgements go in the background, so no job waits for one (B-5)
 """
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -19,7 +20,7 @@ from milepost.store import hints, inbox
 from milepost.store.hints import Standing
 from milepost.telemetry import Log, ThrottledLog
 from milepost.worker import Setup
-from milepost.worker.claimer import Claimer
+from milepost.worker.claimer import CROWDED_SECONDS, Claimer
 from milepost.worker.slots import SlotTable
 
 log = Log("milepost.worker")
@@ -197,8 +198,10 @@ class Follower:
         for held in chosen:
             if held.job_id in left:
                 self._answer(held.delivery, stands.get(held.job_id))
-        # Others filled their slots during the claim: they wait for the next ones.
+        # Others filled their slots during the claim, or were choosing: they wait for the next ones.
         self._held = [*(held for held in chosen if held.job_id not in tried), *self._held]
+        if not tried:
+            await asyncio.sleep(CROWDED_SECONDS * random.uniform(0.2, 1.0))  # noqa: S311 - spreads
 
     def _answer(self, delivery: Delivery, stands: Standing | None) -> None:
         """Say what becomes of a hint whose job could not be claimed."""

@@ -59,7 +59,7 @@ def hand_out_all(store: Store, queue: str) -> None:
 
 def take_named(store: Store, *ids: str) -> list[Claim]:
     """Claim jobs that a broker's hints name."""
-    return store.run(limits.claim_named, ids, worker_id="w1", queue="b", kinds=["k 1"])
+    return store.run(limits.claim_named, ids, worker_id="w1", queue="b", kinds=["k 1"])[0]
 
 
 class LimitSuite:
