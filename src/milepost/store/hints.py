@@ -187,6 +187,7 @@ class _Key:
     def takes(self, one: _Ready) -> bool:
         """Take this job, the next one in line, or say that it has to wait."""
         if not (self._is_first(one.place) if self._left <= 0 else self._is_earned(one)):
+            self._units += one.units  # smaller ones behind it must not take them
             return False
         self._left -= 1
         self._units += one.units

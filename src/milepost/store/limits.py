@@ -187,6 +187,7 @@ def _steps(
     read = {row[0]: row for row in found.rows()}
     front = [Candidate(*_AS_CANDIDATE(row)) for row in read.values()]
     found.last = _place(front[-1]) if front else None
+    found.heads = [*found.heads, *(yield from _firsts(front, jobs, asked))]
     candidates = _merged(front, found.heads)
     standing = yield from _standing(candidates, jobs, queues, most=most)
     visits, floors = keys["visits"], asked["floor"]
@@ -207,6 +208,24 @@ def _find(asked: Mapping[str, Any], keys: Mapping[str, Any], front: int) -> Step
         in_front = set(msgspec.json.decode(numbers))
         found.heads = [one for one in _decoded(text) if one.number not in in_front]
     return found
+
+
+def _firsts(
+    front: Sequence[Candidate], rules: Mapping[str, Limit], asked: Mapping[str, Any]
+) -> Steps[Sequence[Candidate]]:
+    """Look at the first jobs of keys that have a rate.
+
+    One may need more units than its bucket has; those that stand behind it must not take them.
+    """
+    rated = {name for name, rule in rules.items() if rule.rate is not None}
+    met = [one for one in front if one.key and rule_of(one.key) in rated] if rated else []
+    keys = {(one.key, one.queue, one.priority) for one in met}
+    if not keys:
+        return []
+    freed = msgspec.json.encode(sorted(keys)).decode()
+    nearest = {"visits": 0, "after": "", "newest": 0, "quantum": 1, "freed": freed}
+    [(text, _, _)] = yield Call("limit_heads", {**asked, **nearest})
+    return _decoded(text)
 
 
 def _answer(look: Look, rows: Callable[[], Rows], more: Rows) -> Callable[[], Rows]:

@@ -398,6 +398,31 @@ class LimitSuite:
         [_] = take(store)
         assert take(store) == []
 
+    def test_small_jobs_do_not_take_what_a_large_one_before_them_waits_for_l22(
+        self, store: Store
+    ) -> None:
+        """While more jobs waited than a look has, those behind left it nothing, for ever."""
+        store.worker(lease=9_999)
+        declare(store, r=Limit(rate=10, per_us=1_000_000, burst=100, units="tokens"))
+        store.run(hints.declare, {"b": "redis"})
+        for queue in ("default", "b"):
+            first, large = put(store, queue, queue, queue=queue, units=100.0)
+            small = put(store, *[queue] * 5, queue=queue, units=1.0)
+            hand_out(store, queue)
+            assert [claim.id for claim in take_named(store, first) or take(store)] == [first]
+            store.advance(1)
+            if queue == "b":
+                hand_out(store, queue)
+                assert {store.state(one) for one in (large, *small)} == {"READY"}
+                continue
+            [(seq,)] = store.rows(f"SELECT queued_seq FROM job WHERE id = '{small[1]}'")
+            behind = [jobs.Line(queue, 0, seq)]
+            for reach in (Reach(front=3), Reach(front=3, surplus=True)):
+                given: Any = {"worker_id": "w1", "line": behind, "most": 3, "reach": reach}
+                assert store.run(limits.claim, **given)[0] == []
+            store.advance(60)
+            assert [claim.id for claim in store.run(limits.claim, **given)[0]] == [large]
+
     def test_a_queue_has_limits_of_its_own(self, store: Store) -> None:
         store.worker(lease=9_999)
         store.run(rules.declare, {("queue", "default"): Limit(most=3)})

@@ -181,6 +181,11 @@ BEGIN
       FROM json_array_elements(asked_freed) AS freed (told)
       JOIN line ON line.queue = freed.told ->> 1 AND line.priority = (freed.told ->> 2)::smallint
      WHERE left(freed.told ->> 0, 1) = ANY (locked)
+     UNION
+    -- The first job of a key may need more units than its bucket has: those that stand behind it must not take them.
+    SELECT front.line, front.queue, front.priority, front.key
+      FROM limit_rule AS rule JOIN front ON milepost_rule_of(front.key) = rule.name
+     WHERE rule.scope = 'job' AND rule.rate IS NOT NULL
   ), met AS MATERIALIZED (
     SELECT front.line, min(front.seq) AS first, max(front.seq) AS last FROM front GROUP BY front.line
   ), passed AS MATERIALIZED (
