@@ -89,6 +89,19 @@ def test_a_job_that_its_limit_keeps_from_its_broker_says_so(yard, app):
     assert app.limits.get("customer").waiting == 3
 
 
+def test_a_job_that_the_limit_of_its_queue_keeps_from_its_broker_says_so(yard, app):
+    app.client.run(hints.declare, {"b": "redis"})
+    app.client.run(rules.declare, {("queue", "b"): Limit(most=1)})
+    first, _, third = yard.put("acme", "acme", "other", queue="b")
+    given = {"most": 9, "batch": 9, "lease_seconds": 9, "actor": "m"}
+    assert len(app.client.run(hints.dispatch, "b", **given)) == 1
+    asked = {"worker_id": "w1", "queue": "b", "kinds": ["k 1"]}
+    assert len(app.client.run(limits.claim_named, [first], **asked)[0]) == 1
+    told = yard.told(third)
+    assert told.reasons == ("broker", "queue_limit")
+    assert "queue b (1) is reached: held by 1 job" in told.details[1]
+
+
 def test_when_it_starts_is_guessed_by_how_long_its_kind_took_lately(
     yard, app, advance, monkeypatch
 ):

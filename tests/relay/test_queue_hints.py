@@ -477,6 +477,17 @@ async def test_b11_jobs_of_a_blocked_key_do_not_keep_others_from_the_broker_l20(
 
 
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
+async def test_b11_a_queue_with_a_limit_is_handed_out_job_by_job(case, monkeypatch):
+    """Each of its hints came in vain, and again after five seconds and more."""
+    monkeypatch.setattr(following, "AGAIN_SECONDS", 3600.0)
+    case.app.settings = case.app.settings.chosen(hint_again=3600)
+    case.app.queue(QUEUE, transport=case.broker, most=1)
+    jobs = await case.work.submit_many_async([(number,) for number in range(30)])
+    async with case.working():
+        await ended(case, jobs)
+
+
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
 @pytest.mark.parametrize("database", POSTGRES, indirect=True)
 async def test_a_job_whose_key_others_choose_from_starts_as_soon_as_they_have_l21(
     case, monkeypatch

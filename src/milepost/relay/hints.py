@@ -15,6 +15,7 @@ from time import monotonic
 import msgspec
 
 from milepost.config import Settings
+from milepost.declare import Registry
 from milepost.errors import Invalid, MilepostError, Unavailable
 from milepost.relay.broker import (
     Broker,
@@ -123,11 +124,18 @@ class HintQueue:
 class Teller:
     """Hands the jobs of one queue to its broker, a bounded number at a time (B-11)."""
 
-    def __init__(self, driver: AsyncDriver, queue: HintQueue, settings: Settings) -> None:
+    def __init__(
+        self,
+        driver: AsyncDriver,
+        queue: HintQueue,
+        settings: Settings,
+        registry: Registry | None = None,
+    ) -> None:
         self._driver = driver
         self._queue = queue
         self._topic = queue.topic
         self._settings = settings
+        self._registry = registry
         self._away = ThrottledLog(log)
         self._woken = asyncio.Event()
         self._telling: set[asyncio.Task[None]] = set()
@@ -241,6 +249,7 @@ class Teller:
             batch=batch,
             lease_seconds=LEASE_SECONDS,
             actor=ACTOR,
+            kinds=None if self._registry is None else self._registry.words,
         )
 
     async def _scan(self) -> float:

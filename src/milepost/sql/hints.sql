@@ -31,38 +31,56 @@ SELECT hop.name, coalesce((SELECT transport FROM queue WHERE queue.name = hop.na
   FROM hop WHERE hop.name IS NOT NULL
 
 -- name: hint_room
--- How many jobs of a queue are on their way to its broker, or there, and whether it is paused.
+-- How many jobs of a queue are on their way to its broker, or there, and whether it is paused. Where it is limited: how
+-- many of them wait (one that was told twice may be blocked by another limit: it must not hold up all others), how
+-- many run, and how far ahead of now its bucket is.
+-- postgres
 SELECT (SELECT count(*) FROM hint WHERE queue = :queue),
-       (SELECT paused FROM queue WHERE queue.name = :queue) IS TRUE
+       (SELECT paused FROM queue WHERE queue.name = :queue) IS TRUE,
+       (SELECT count(*) FROM hint JOIN job ON job.id = hint.job_id
+         WHERE :limited::boolean AND hint.queue = :queue AND hint.tellings < 2 AND job.state || '' = 'QUEUED'),
+       (SELECT count(*) FROM job WHERE :limited::boolean AND job.state = 'RUNNING' AND job.queue = :queue),
+       coalesce((SELECT (extract(epoch FROM free_at - {now}) * 1000000)::double precision FROM bucket
+                  WHERE scope = 'queue' AND key = :queue), 0)
+-- sqlite
+SELECT (SELECT count(*) FROM hint WHERE queue = :queue),
+       (SELECT paused FROM queue WHERE queue.name = :queue) IS TRUE,
+       (SELECT count(*) FROM hint CROSS JOIN job
+         WHERE :limited AND hint.queue = :queue AND hint.tellings < 2 AND job.id = hint.job_id
+           AND +job.state = 'QUEUED'),
+       (SELECT count(*) FROM job INDEXED BY job_held
+         WHERE :limited AND job.state = 'RUNNING' AND job.queue = :queue),
+       coalesce((SELECT free_at - {now} FROM bucket WHERE scope = 'queue' AND key = :queue), 0)
 
 -- name: hint_line
--- The first jobs of a queue that wait for its broker, their keys and their units: those behind a place in their order.
+-- The first jobs of a queue that wait for its broker, their keys, units and kinds: those behind a
+-- place in their order.
 -- postgres
-(SELECT {text:id}, limit_key, coalesce(units, 1), priority, queued_seq, :number::bigint
+(SELECT {text:id}, limit_key, coalesce(units, 1), kind || ' ' || kind_version, priority, queued_seq, :number::bigint
    FROM job
   WHERE queue = :queue AND state = 'READY' AND priority = :priority::smallint AND queued_seq > :seq::bigint
   ORDER BY queued_seq
   LIMIT :most)
  UNION ALL
-(SELECT {text:id}, limit_key, coalesce(units, 1), priority, queued_seq, :number::bigint
+(SELECT {text:id}, limit_key, coalesce(units, 1), kind || ' ' || kind_version, priority, queued_seq, :number::bigint
    FROM job
   WHERE queue = :queue AND state = 'READY' AND priority < :priority::smallint
   ORDER BY priority DESC, queued_seq
   LIMIT :most)
 -- sqlite
 -- Jobs that were submitted together share a number: among them the rowid is the order.
-SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), priority, queued_seq, rowid AS number FROM job INDEXED BY job_ready
+SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), kind || ' ' || kind_version, priority, queued_seq, rowid AS number FROM job INDEXED BY job_ready
                 WHERE queue = :queue AND state = 'READY' AND priority = :priority AND queued_seq = :seq
                   AND rowid > :number
                 ORDER BY rowid
                 LIMIT :most)
  UNION ALL
-SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), priority, queued_seq, rowid FROM job INDEXED BY job_ready
+SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), kind || ' ' || kind_version, priority, queued_seq, rowid FROM job INDEXED BY job_ready
                 WHERE queue = :queue AND state = 'READY' AND priority = :priority AND queued_seq > :seq
                 ORDER BY queued_seq, rowid
                 LIMIT :most)
  UNION ALL
-SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), priority, queued_seq, rowid FROM job INDEXED BY job_ready
+SELECT * FROM (SELECT id, limit_key, coalesce(units, 1), kind || ' ' || kind_version, priority, queued_seq, rowid FROM job INDEXED BY job_ready
                 WHERE queue = :queue AND state = 'READY' AND priority < :priority
                 ORDER BY priority DESC, queued_seq, rowid
                 LIMIT :most)

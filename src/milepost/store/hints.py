@@ -4,16 +4,17 @@ A hint is written by the statement that queues its job, and removed by the claim
 a message: each telling has a new fence, and only the newest may record the result.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from math import inf
 from secrets import token_hex
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from milepost.options import HIGHEST
 from milepost.outcome import micros
 from milepost.records import Claim
-from milepost.store.choice import rule_of
+from milepost.store.choice import SLACK_US, rule_of
 from milepost.store.driver import Call, Rows, Steps
 from milepost.store.jobs import claimed
 from milepost.store.rules import Limit, rules
@@ -85,12 +86,17 @@ def declare(transports: Mapping[str, str]) -> Steps[None]:
 
 
 def dispatch(
-    queue: str, *, most: int, batch: int, lease_seconds: float, actor: str
+    queue: str,
+    *,
+    most: int,
+    batch: int,
+    lease_seconds: float,
+    actor: str,
+    kinds: Collection[str] | None = None,
 ) -> Steps[list[Hint]]:
     """Queue the first jobs, with their hints, while fewer than so many are on their way."""
-    found, _ = yield from dispatch_behind(
-        queue, None, most=most, batch=batch, lease_seconds=lease_seconds, actor=actor
-    )
+    given: dict[str, Any] = {"lease_seconds": lease_seconds, "actor": actor, "kinds": kinds}
+    found, _ = yield from dispatch_behind(queue, None, most=most, batch=batch, **given)
     return found
 
 
@@ -102,16 +108,23 @@ def dispatch_behind(
     batch: int,
     lease_seconds: float,
     actor: str,
+    kinds: Collection[str] | None = None,
 ) -> Steps[tuple[list[Hint], Place | None]]:
     """Queue the first jobs behind a place, with their hints; None: from the top.
 
     Answers also with the place to go on behind, where there are jobs under limits and those that
-    were looked at leave room for others.
+    were looked at leave room for others. Jobs under limits are left to those who know their kinds:
+    one that nobody runs must not take the place of its key or its queue.
     """
-    limited = {name: r.limit for (scope, name), r in (yield from rules()).items() if scope == "job"}
+    known = {named: rule.limit for named, rule in (yield from rules()).items()}
+    limited = {name: limit for (scope, name), limit in known.items() if scope == "job"}
+    own = known.get(("queue", queue))
     ids, last = None, None
-    if limited:
-        ids, last = yield from _first_of_keys(queue, after or TOP, limited, most=most, batch=batch)
+    if limited or own is not None:
+        rooms = {"most": most, "batch": batch}
+        ids, last = yield from _first_of_keys(
+            queue, after or TOP, limited=limited, own=own, kinds=kinds, **rooms
+        )
         if not ids:
             return [], last
     given = {"queue": queue, "lease_us": micros(lease_seconds)}
@@ -124,16 +137,25 @@ def dispatch_behind(
 
 
 def _first_of_keys(
-    queue: str, after: Place, limited: Mapping[str, Limit], *, most: int, batch: int
+    queue: str,
+    after: Place,
+    *,
+    limited: Mapping[str, Limit],
+    own: Limit | None,
+    kinds: Collection[str] | None,
+    most: int,
+    batch: int,
 ) -> Steps[tuple[list[str], Place | None]]:
     """Choose jobs so that those of a key that its limit blocks do not take the room of others."""
-    [(there, paused)] = yield Call("hint_room", {"queue": queue}, alone=True)
-    room = 0 if paused else min(batch, most - there)
+    asked = {"queue": queue, "limited": own is not None}
+    [(there, paused, *stand)] = yield Call("hint_room", asked, alone=True)
+    room: float = 0 if paused else min(batch, most - there)
+    if own is not None:
+        room = min(room, _room(own, *stand))
     if room <= 0:
         return [], None
-    asked = {"queue": queue, **after._asdict(), "most": LOOK}
-    rows = yield Call("hint_line", asked, alone=True)
-    found = [_Ready(row[0], row[1], row[2], Place(*row[3:])) for row in rows]
+    rows = yield Call("hint_line", {"queue": queue, **after._asdict(), "most": LOOK}, alone=True)
+    found = [_Ready(row[0], row[1], row[2], row[3], Place(*row[4:])) for row in rows]
     found = sorted(found, key=lambda one: (-one.place.priority, *one.place[1:]))[:LOOK]
     keys = sorted({one.key for one in found if one.key})
     rows = (yield Call("hint_keys", {"queue": queue, "key": keys}, alone=True)) if keys else []
@@ -142,10 +164,23 @@ def _first_of_keys(
     stands = {row[0]: _Key(limited.get(rule_of(row[0])), share, _There(*row[1:])) for row in rows}
     ids: list[str] = []
     for one in found:
-        if len(ids) < room and (not one.key or stands[one.key].takes(one)):
+        key = stands[one.key] if one.key else None
+        if (key or own is not None) and kinds is not None and one.kind not in kinds:
+            if key:
+                key.skip()
+        elif len(ids) < room and (key is None or key.takes(one)):
             ids.append(one.id)
-    is_end = len(ids) == room or len(found) < LOOK
+    is_end = len(ids) >= room or len(found) < LOOK
     return ids, None if is_end else found[-1].place
+
+
+def _room(limit: Limit, there: int, running: int, ahead_us: float) -> float:
+    """Tell how many more jobs of a queue may start, besides those that are on its broker."""
+    room = inf if limit.most is None else limit.most - running
+    if limit.rate is not None:
+        left_us = limit.burst_us - max(0.0, float(ahead_us)) + SLACK_US
+        room = min(room, left_us // limit.unit_us)
+    return room - there
 
 
 class _Ready(NamedTuple):
@@ -154,6 +189,7 @@ class _Ready(NamedTuple):
     id: str
     key: str | None
     units: float
+    kind: str
     place: Place
 
 
@@ -183,9 +219,16 @@ class _Key:
         elif self._limit.most is not None:
             self._left = min(self._left, self._limit.most - there.jobs - there.running)
         self._units = there.units
+        self._closed = False
+
+    def skip(self) -> None:
+        """Leave the next one to others: no later one passes it if the key is ordered."""
+        self._closed = self._limit.ordered
 
     def takes(self, one: _Ready) -> bool:
         """Take this job, the next one in line, or say that it has to wait."""
+        if self._closed:
+            return False
         if not (self._is_first(one.place) if self._left <= 0 else self._is_earned(one)):
             self._units += one.units  # smaller ones behind it must not take them
             return False

@@ -251,8 +251,6 @@ def kept_by(found: Limited, knows: Knows) -> Why[LimitReason]:
         return
     for level in found.levels:
         of_queue = level.rule.scope == "queue"
-        if of_queue and found.job.state == JobState.READY:
-            continue  # its broker takes it all the same
         if level.limit.ordered:
             yield from _in_order(found, level, knows)
         elif level.is_full:

@@ -440,6 +440,7 @@ class Claimer:
                 limits.claim_named, left, worker_id=worker_id, queue=queue, kinds=kinds
             )
             claims += found
+            self._slots.limited.update(one.queue for one in found if one.limit_key is None)
             if not whole:
                 ids[:] = [claim.id for claim in claims]
 

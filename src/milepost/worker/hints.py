@@ -258,7 +258,8 @@ class HintParts:
     ) -> None:
         self._queues = list(queues)
         self._slots = slots
-        self._tellers = [Teller(setup.driver, queue, setup.settings) for queue in queues]
+        given = setup.settings, setup.registry
+        self._tellers = [Teller(setup.driver, queue, *given) for queue in queues]
         self._followers = [Follower(setup, queue, claimer) for queue in queues]
         self._following: list[asyncio.Task[None]] = []
 

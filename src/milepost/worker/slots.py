@@ -161,6 +161,8 @@ class SlotTable:
         self._freed_keys: dict[Freed, None] = {}
         self.key_freed = asyncio.Event()
         """Set when a job under a limit has ended; whoever hands out the next ones clears it."""
+        self.limited: set[str] = set()
+        """The queues on a broker that have a limit of their own."""
         self.awaited = False
         """Whether a job waits for the end of another: a limit blocks it."""
 
@@ -308,6 +310,7 @@ class SlotTable:
             claim, move = settlement.claim, settlement.outcome.move
             if claim.limit_key is not None:
                 self._freed_keys[claim.limit_key, claim.queue, claim.priority] = None
+            if claim.limit_key is not None or claim.queue in self.limited:
                 self.key_freed.set()
             # The same job may have come back meanwhile, under its next fence.
             running = self._running.get(claim.id)

@@ -3,6 +3,8 @@
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from milepost import outcome
 from milepost.records import Claim, NewJob, Template
 from milepost.store import creation, hints, jobs, limits, rules, timers
@@ -15,9 +17,9 @@ __all__ = ["LimitSuite"]
 WIDE = Reach(front=100, visits=50, newest=8, quantum=50)
 
 
-def put(store: Store, *keys: str, rule: str = "r", **options: Any) -> list[str]:
+def put(store: Store, *keys: str, rule: str = "r", kind: str = "k", **options: Any) -> list[str]:
     """Create a job for each key of the rule, in this order."""
-    shared = Template(kind="k", **options)
+    shared = Template(kind=kind, **options)
     new = [NewJob(new_id(), b"1", shared, key=limits.limit_key(rule, key)) for key in keys]
     return [store.run(creation.create, [job])[0] for job in new]
 
@@ -46,9 +48,10 @@ def declare(store: Store, **named: Limit) -> None:
     store.run(rules.declare, {("job", name): rule for name, rule in named.items()})
 
 
-def hand_out(store: Store, queue: str, *, most: int = 99) -> None:
+def hand_out(store: Store, queue: str, *, most: int = 99, **given: Any) -> int:
     """Hand the jobs of a queue to its broker, while no more than so many are there."""
-    store.run(hints.dispatch, queue, most=most, batch=most, lease_seconds=9, actor="m")
+    told = {"most": most, "batch": most, "lease_seconds": 9, "actor": "m", **given}
+    return len(store.run(hints.dispatch, queue, **told))
 
 
 def hand_out_all(store: Store, queue: str) -> None:
@@ -345,6 +348,50 @@ class LimitSuite:
             looks += 1
         assert [hint.job_id for hint in found] == [last]
         assert (looks, place) == (3, None)
+
+    def test_no_more_jobs_of_a_queue_go_to_its_broker_than_may_start(self, store: Store) -> None:
+        """All did; one was claimed at a time, and the hints of the others came again later."""
+        store.worker(lease=9_999)
+        store.run(hints.declare, {"b": "redis"})
+        store.run(rules.declare, {("queue", "b"): Limit(most=2)})
+        mine = store.create(6, queue="b")
+        assert [hand_out(store, "b") for _ in range(2)] == [2, 0]
+        [first] = take_named(store, mine[0])
+        assert hand_out(store, "b") == 0
+        store.settle((first, GOOD))
+        assert hand_out(store, "b") == 1
+        for claim in take_named(store, *mine):
+            store.settle((claim, GOOD))
+        rate = Limit(rate=1, per_us=1_000_000, burst=1)
+        store.run(rules.declare, {("queue", "b"): rate})
+        assert [hand_out(store, "b") for _ in range(2)] == [1, 0]
+        assert len(take_named(store, *mine)) == 1
+        assert hand_out(store, "b") == 0
+        store.advance(1)
+        assert hand_out(store, "b") == 1
+
+    @pytest.mark.parametrize("scope", [("job", "r"), ("queue", "b")])
+    def test_a_kind_that_nobody_knows_takes_no_place_on_a_broker_l15(
+        self, store: Store, scope: tuple[str, str]
+    ) -> None:
+        """It was handed out, as the only job that might start; all others waited behind it."""
+        store.worker(lease=9_999)
+        store.run(hints.declare, {"b": "redis"})
+        store.run(rules.declare, {scope: Limit(most=1)})
+        [gone], [known] = put(store, "a", kind="gone", queue="b"), put(store, "a", queue="b")
+        assert hand_out(store, "b", kinds=["k 1"]) == 1
+        assert [store.state(one) for one in (gone, known)] == ["READY", "QUEUED"]
+        assert take_named(store, known)
+
+    def test_a_kind_that_nobody_knows_closes_its_ordered_key_on_a_broker_l12(
+        self, store: Store
+    ) -> None:
+        store.run(hints.declare, {"b": "redis"})
+        declare(store, r=Limit(ordered=True))
+        put(store, "a", kind="gone", queue="b")
+        [_, other] = put(store, "a", "b", queue="b")
+        assert hand_out(store, "b", kinds=["k 1"]) == 1
+        assert store.state(other) == "QUEUED"
 
     def test_an_ordered_key_on_a_broker_is_handed_out_one_by_one_and_a_retry_first_l11(
         self, store: Store
