@@ -476,6 +476,32 @@ async def test_b11_jobs_of_a_blocked_key_do_not_keep_others_from_the_broker_l20(
     assert ran.count("a") == 30
 
 
+@pytest.mark.both_stores
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+async def test_b15_after_an_outage_a_blocked_key_does_not_keep_others_from_starting_l20(case):
+    """All were queued while the broker was away, and it was told of the first ones by key."""
+    case.app.settings = case.app.settings.chosen(hints=10)
+    ran, released = [], asyncio.Event()
+
+    @case.app.job(queue=QUEUE, limit=mp.Limit(1, key="who"))
+    async def keyed(who: str) -> None:
+        ran.append(who)
+        await released.wait()
+
+    jobs = await keyed.submit_many_async([(who,) for who in ["a"] * 30 + ["b", "c"] + ["d"] * 30])
+    jobs.append(await case.work.submit_async(1))
+    queued = await asyncio.to_thread(
+        case.app.client.run, hints.enqueue, [QUEUE], actor="m", most=99
+    )
+    assert queued == len(jobs)
+    async with case.working():
+        await until(lambda: sorted(ran) == ["a", "b", "c", "d"])
+        await until(lambda: case.ran == [1])
+        released.set()
+        await ended(case, jobs)
+    assert ran.count("a") == 30
+
+
 @pytest.mark.parametrize("server", ["redis"], indirect=True)
 async def test_b11_a_queue_with_a_limit_is_handed_out_job_by_job(case, monkeypatch):
     """Each of its hints came in vain, and again after five seconds and more."""

@@ -108,6 +108,8 @@ class HintQueue:
     broker: Broker
     store: str
     reach: Reach
+    has_others: bool = False
+    """Whether jobs under a limit are queued without a hint: workers look for those themselves."""
     counts: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -221,6 +223,7 @@ class Teller:
         new = await self._driver.run(
             hints.adopt, name, most=most, batch=batch, lease_seconds=LEASE_SECONDS
         )
+        self._queue.has_others = await self._driver.run(hints.any_left, name)
         return [*again, *new]
 
     async def _dispatched(self, batch: int) -> list[Hint]:

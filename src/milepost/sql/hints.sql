@@ -185,12 +185,13 @@ RETURNING job_id, version, fence
 
 -- name: hint_adopt
 -- Writes the hints of jobs that are queued and have none: moved by hand, by a program that does not know
--- the broker, or while it was away.
+-- the broker, or while it was away. Those under a limit may be more than may start: workers take them from the store.
 -- postgres
 INSERT INTO hint (job_id, queue, version, created_at, due_at)
 SELECT id, :queue, version, {now}, {now} + :lease_us::bigint{micros}
   FROM job
  WHERE queue = :queue AND state = 'QUEUED'
+   AND limit_key IS NULL
    AND (SELECT paused FROM queue WHERE queue.name = :queue) IS NOT TRUE
    AND NOT EXISTS (SELECT 1 FROM hint WHERE hint.job_id = job.id AND hint.version = job.version)
  ORDER BY priority DESC, limit_key, queued_seq
@@ -206,6 +207,7 @@ INSERT INTO hint (job_id, queue, version, created_at, due_at)
 SELECT id, :queue, version, {now}, {now} + :lease_us
   FROM job INDEXED BY job_claim
  WHERE queue = :queue AND state = 'QUEUED'
+   AND limit_key IS NULL
    AND NOT EXISTS (SELECT 1 FROM queue WHERE queue.name = :queue AND paused)
    AND NOT EXISTS (SELECT 1 FROM hint WHERE hint.job_id = job.id AND hint.version = job.version)
  ORDER BY priority DESC, limit_key, queued_seq
@@ -215,6 +217,16 @@ ON CONFLICT (job_id) DO UPDATE
        created_at = excluded.created_at, due_at = excluded.due_at, told_at = NULL, error = NULL
  WHERE hint.version < excluded.version
 RETURNING job_id, version, fence
+
+-- name: hint_left
+-- Whether any job under a limit is queued and has no hint.
+SELECT EXISTS (SELECT 1 FROM job
+                WHERE queue = :queue AND state = 'QUEUED' AND coalesce(limit_key, '') <> ''
+                  AND NOT EXISTS (SELECT 1 FROM hint WHERE hint.job_id = job.id AND hint.version = job.version))
+    OR EXISTS (SELECT 1 FROM limit_rule CROSS JOIN job
+                WHERE limit_rule.scope = 'queue' AND limit_rule.name = :queue
+                  AND job.queue = :queue AND job.state = 'QUEUED' AND job.limit_key IS NULL
+                  AND NOT EXISTS (SELECT 1 FROM hint WHERE hint.job_id = job.id AND hint.version = job.version))
 
 -- name: hint_take
 -- Takes hints that are due, to be told again under a new fence. The few of a queue are walked over. None

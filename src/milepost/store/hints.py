@@ -254,10 +254,18 @@ class _Key:
 
 
 def adopt(queue: str, *, most: int, batch: int, lease_seconds: float) -> Steps[list[Hint]]:
-    """Write the hints of queued jobs that have none (B-23)."""
+    """Write the hints of queued jobs that have none (B-23), if they are under no limit."""
+    if ("queue", queue) in (yield from rules()):
+        return []
     lease_us = micros(lease_seconds)
     given = {"queue": queue, "most": most, "batch": batch, "lease_us": lease_us}
-    return _hints((yield Call("hint_adopt", given, alone=True)))
+    return _hints((yield Call("hint_adopt", given)))
+
+
+def any_left(queue: str) -> Steps[bool]:
+    """Tell whether jobs under a limit are queued without a hint: workers have to look for them."""
+    [(found,)] = yield Call("hint_left", {"queue": queue}, alone=True)
+    return bool(found)
 
 
 def take(queue: str, *, batch: int, lease_seconds: float) -> Steps[list[Hint]]:

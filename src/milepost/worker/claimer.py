@@ -259,9 +259,10 @@ class Claimer:
         if most <= 0:
             return []
         if self._queues is not None:
-            limited.floors.know(self._scanned(self._queues))
+            limited.floors.know(self._scanned(self._queues, limited=True))
         elif limited.floors.due(began):
-            limited.floors.know(self._scanned(await self._driver.run(queues.waiting)))
+            waiting = await self._driver.run(queues.waiting)
+            limited.floors.know(self._scanned(waiting, limited=True))
         for _ in range(STRIPE_TRIES):
             claims, whole = await self._look_limited(most, kinds)
             if claims or whole:
@@ -449,9 +450,13 @@ class Claimer:
             self._limited.known = await self._driver.run(limits.any_rules)
         return self._limited.known
 
-    def _scanned(self, queues: Iterable[str]) -> list[str]:
-        """Leave out the queues whose broker tells what there is; while it is away, none."""
-        told = [name for name, queue in self._hinted.items() if not queue.reach.scanning]
+    def _scanned(self, queues: Iterable[str], *, limited: bool = False) -> list[str]:
+        """Leave out the queues whose broker tells what there is; while it is away, none.
+
+        Nor, for jobs under limits, those that have some that it was not told of.
+        """
+        told = {n for n, q in self._hinted.items() if not q.reach.scanning}
+        told -= {n for n, q in self._hinted.items() if limited and q.has_others}
         return [queue for queue in queues if queue not in told]
 
     # Where to look next
