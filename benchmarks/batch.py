@@ -37,7 +37,7 @@ chunks = app.batch("chunks", params=int)
 small = app.batch("small")
 
 
-@app.job(retries=0, queue="plain")
+@app.job(queue="plain")
 async def noop(number: int) -> int:
     return number
 

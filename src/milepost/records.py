@@ -156,6 +156,11 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
         """Which attempt this is, counted from 1 (H-18)."""
         return self.errors + self.losses + 1
 
+    @property
+    def losses_allowed(self) -> int:
+        """How many losses are followed by another attempt, given its errors so far."""
+        return self.retries - self.errors if self.recoveries is None else self.recoveries
+
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
     """An outcome for a claim."""

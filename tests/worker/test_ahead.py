@@ -139,7 +139,7 @@ async def one_ahead(app, working, until, **options):
     """Run a worker whose only slot is taken; it has claimed one more job, with these options."""
     let_go = asyncio.Event()
 
-    @app.job(name="work", retries=0)
+    @app.job(name="work")
     async def work(*, waits: bool) -> None:
         if waits:
             await let_go.wait()
@@ -287,12 +287,36 @@ async def test_no_more_handlers_run_at_once_than_slots(app, working, until, eage
     assert max(most) <= 2
 
 
+@pytest.mark.both_stores
+async def test_a_job_whose_loss_would_end_it_is_not_claimed_ahead(app, working, until, eager):
+    """Those of a killed worker were FAILED although none had begun, a thousand at a time."""
+    begun, held = set(), []
+
+    @app.job(retries=0)
+    async def once(ctx: mp.Context) -> None:
+        begun.add(ctx.id)
+        held.append(sum(r.claim.retries == 0 for r in waiting(case)))
+
+    @app.job
+    async def often() -> None:
+        held.append(sum(r.claim.retries == 0 for r in waiting(case)))
+
+    for _ in range(20):
+        await often.submit_many_async([()] * 5)
+        jobs = await once.submit_many_async([()] * 5)
+    async with working(concurrency=4) as case:
+        await until(lambda: case._slots.ran == 200)
+    assert begun >= {job.id for job in jobs}
+    assert max(held) <= 1, "a fourth of the slots, when the bottom of the line is looked at"
+
+
 @pytest.mark.in_turn
 async def test_jobs_that_were_lost_before_stop_claiming_ahead(app, monkeypatch):
     worker = await app.worker(None, 1)
     forgot = []
     monkeypatch.setattr(worker._slots, "none_ahead", forgot.append)
-    claim = stored.Claim(**dict.fromkeys(stored.Claim.__struct_fields__) | {"losses": 0})
+    numbers = {"losses": 0, "errors": 0, "retries": 3}
+    claim = stored.Claim(**dict.fromkeys(stored.Claim.__struct_fields__) | numbers)
     worker._claimer._learn([claim])
     assert not forgot
     worker._claimer._learn([claim, msgspec.structs.replace(claim, losses=1)])

@@ -38,7 +38,7 @@ class Program:
 
     def __init__(self, url: str, *, plain: bool = False) -> None:
         self.app = App(url)
-        awaited, threaded = self.app.job(retries=0)(noop), self.app.job(retries=0)(noop_plain)
+        awaited, threaded = self.app.job()(noop), self.app.job()(noop_plain)
         self.job: Job[..., ..., int, Any] = threaded if plain else awaited
 
     @classmethod

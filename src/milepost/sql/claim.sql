@@ -2,8 +2,9 @@
 
 -- name: job_claim
 -- Takes the first jobs of each (queue, priority), from a floor; a dead worker gets nothing. A
--- suspect, whose loss would end it, is claimed `alone` or not at all. Jobs under a limit, and those
--- of a queue that has one, are for job_claim_limited.
+-- suspect, whose loss would end it, is claimed `alone` or not at all; other jobs whose loss would end
+-- them are not claimed `ahead` of a slot. Jobs under a limit, and those of a queue that has one, are
+-- for job_claim_limited.
 -- postgres
 -- Below the floor the index may hold only dead entries that an old snapshot keeps alive. The
 -- worker's row is held so that it cannot be buried meanwhile, and only where a job was found: a look that finds none
@@ -29,6 +30,7 @@ WITH line AS MATERIALIZED (
             AND (:kinds::text[] IS NULL OR kind || ' ' || kind_version = ANY(:kinds::text[]))
             AND {spent} IS NOT TRUE
             AND {suspect} = :alone::boolean
+            AND (NOT :ahead::boolean OR {over} < 0)
             AND (run_id IS NULL
                  OR (SELECT run.state FROM run WHERE run.id = job.run_id)
                     IN {active})
@@ -86,6 +88,7 @@ SELECT json_group_array(json_array(
            AND (:kinds IS NULL OR kind || ' ' || kind_version IN (SELECT value FROM json_each(:kinds)))
            AND {spent} IS NOT TRUE
            AND {suspect} = :alone
+           AND (NOT :ahead OR {over} < 0)
            AND (run_id IS NULL
                 OR EXISTS (SELECT 1 FROM run
                             WHERE run.id = job.run_id

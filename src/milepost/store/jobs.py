@@ -57,13 +57,15 @@ def claim(
     most: int,
     kinds: Sequence[str] | None = None,
     alone: bool = False,
+    ahead: bool = False,
     timed: bool = False,
 ) -> Steps[list[Claim]]:
     """Take up to `most` jobs, first come first served within a priority.
 
     `kinds` are "name version" words; None takes any. A run whose first job this is begins. Suspects
-    are taken `alone` only, one at a time, and while the worker holds nothing. With `timed` each
-    says how long it waited.
+    are taken `alone` only, one at a time, and while the worker holds nothing. `ahead` takes none
+    whose loss would end it: it may wait in the worker, and never begin. With `timed` each says how
+    long it waited.
     """
     if alone and (yield Call("job_held", {"worker_id": worker_id}, alone=True)):
         return []
@@ -77,6 +79,7 @@ def claim(
             "most": 1 if alone else most,
             "kinds": None if kinds is None else list(kinds),
             "alone": alone,
+            "ahead": ahead,
             "timed": timed,
         },
         alone=True,

@@ -100,6 +100,10 @@ class Claimer:
         """The lanes of the jobs that the last claim met."""
         self._plenty = False
         """Whether the last claim found at least half of the jobs that it asked for."""
+        self._last_tries = False
+        """Whether it met any whose loss would end them."""
+        self._some_wait = False
+        """Whether jobs of the claim under way may have to wait for a slot."""
         self._bytes = 0.0
         """The size of a job's arguments in the last claim."""
         self.suspects = Suspects(setup.clock)
@@ -122,6 +126,7 @@ class Claimer:
             most, kinds = self._fitting()  # a hint's claim may have come first
             if most <= 0 or not kinds:
                 return 0
+            self._some_wait = most > self._slots.free and not self._floors.due(self._now)
             claims = await self._fill(most, partial(self._claim_any, most, kinds))
             self._plenty = len(claims) * 2 >= most
             crowded = self._crowded_out and not claims
@@ -181,9 +186,11 @@ class Claimer:
 
         None where jobs run in processes of their own, a broker tells of jobs, or jobs under limits
         wait: while others are held ahead no slot is free for them. Jobs of lanes that are not short
-        have their turn when the bottom of the line is looked at.
+        have their turn when the bottom of the line is looked at; so have those whose loss would end
+        them, because nobody could tell whether one that is lost had begun.
         """
         plenty = self._plenty and all(lanes.is_short for lanes in self._met)
+        plenty = plenty and not self._last_tries
         if not plenty or self._hinted or self.isolates or self._limited.waiting:
             return 0
         return self._slots.ahead(time.monotonic(), size=self._bytes)
@@ -330,6 +337,7 @@ class Claimer:
             line=line,
             most=most,
             kinds=kinds,
+            ahead=self._some_wait,
             timed=True,
         )
         came_to_end = len(claims) < most
@@ -385,6 +393,7 @@ class Claimer:
         """Learn whether the next jobs may be claimed ahead."""
         if claims:
             self._bytes = sum(len(claim.payload or b"") for claim in claims) / len(claims)
+            self._last_tries = any(c.losses >= c.losses_allowed for c in claims)
         if any(claim.losses for claim in claims):
             # If one of them ends this process again, few others should be lost with it.
             self._slots.none_ahead(time.monotonic())
