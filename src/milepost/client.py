@@ -377,7 +377,8 @@ class Client:
 
     def _refuse_full(self, new: Sequence[NewJob]) -> Flow[None]:
         # Before they share a statement: jobs that do not fit stop no others.
-        yield from self.flow(self._read_bounds)
+        if self._bounds_are_due():
+            self._bounds = yield from self.flow(queues.bounds)
         bounds = self._known_bounds()
         if bounds and any(job.template.queue in bounds for job in new):
             yield from self.flow(creation.refuse_full, new, bounds)
