@@ -15,7 +15,7 @@ VISITS_MOST = 128
 VISITS_EMPTY = 48
 """As many where the last look found all of them blocked: such looks come again and again."""
 KEYS_LEAST, KEYS_MOST = 4, 2_000
-CHEAP_US, LOOK_US, TAKING_US = 25, 6_000, 50_000
+CHEAP_US, LOOK_US, TAKING_US = 25, 6_000, 25_000
 """A key usually takes 5 microseconds to look at. Behind an old snapshot it takes more, and a look
 visits as many keys as fit into `LOOK_US`; into `TAKING_US` where it takes most of the jobs that it
 sees, because a smaller look would cost more for each job."""
