@@ -127,6 +127,7 @@ def claim(most: int) -> dict[str, Any]:
         "most": most,
         "kinds": ["k 1", "other 1"],
         "alone": False,
+        "ahead": False,
         "timed": False,
     }
 
@@ -394,6 +395,7 @@ def test_a_claim_on_sqlite_walks_its_index_in_order(lite, size):
         "most": size,
         "kinds": '["k 1"]',
         "alone": False,
+        "ahead": False,
         "timed": False,
     }
     found = steps_of(lite, "job_claim", given)

@@ -84,6 +84,7 @@ def test_a_claim_that_finds_no_job_writes_nothing(backends: Backends, name):
         "bottom": [0],
         "kinds": None,
         "alone": False,
+        "ahead": False,
         "timed": True,
         "most": 10,
         "stripe": 0,

@@ -82,6 +82,7 @@ def buffers_per_claim(raw: Raw) -> float:
         "most": CLAIMED,
         "kinds": ["k 1"],
         "alone": False,
+        "ahead": False,
         "timed": False,
     }
     connection: psycopg.Connection[Any] = raw.connection

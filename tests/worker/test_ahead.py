@@ -398,16 +398,16 @@ async def test_jobs_that_may_be_long_are_claimed_for_slots_and_only_in_their_tur
         most, kinds = claimer._fitting()
         return most, {kind for kind in kinds if kind in both}
 
-    claimer._met = {worker._tasks}
+    claimer._last.met = {worker._tasks}
     worker._tasks._seconds = 0.0
     assert fitting() == (4, both), "the last claim found few: within slots"
-    claimer._plenty = True
+    claimer._last.plenty = True
     assert fitting() == (2, both), "the bottom of the line is looked at: for a fourth of the slots"
     monkeypatch.setattr(claimer._floors, "due", lambda _: False)
     assert fitting() == (9, {short}), "half of 8 slots and 10 ahead"
-    claimer._met = {worker._tasks, worker._threads}
+    claimer._last.met = {worker._tasks, worker._threads}
     assert fitting()[0] <= 4, "the last claim met one that may be long"
-    claimer._met = {worker._tasks}
+    claimer._last.met = {worker._tasks}
     worker._tasks._seconds = 1.0
     assert fitting() == (4, both), "they have become long"
 

@@ -1,10 +1,9 @@
 """Claims as many jobs as fit, from the front of the line, and starts them in their lanes."""
 
 import asyncio
-import math
-import random
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import attrgetter
@@ -24,7 +23,7 @@ from milepost.worker.floors import Floors
 from milepost.worker.heartbeat import WorkerRow
 from milepost.worker.isolate import IsolatedLanes
 from milepost.worker.lanes import AsyncLanes
-from milepost.worker.limited import LimitedLine
+from milepost.worker.limited import LimitedLooks
 from milepost.worker.settler import Settler
 from milepost.worker.slots import RunningJob, SlotTable
 from milepost.worker.suspects import TRIED_MOST, Suspects
@@ -39,12 +38,6 @@ WORTH_A_CLAIM = 16
 FOR_LONG = 4
 """Jobs that may be long are claimed for a fourth of the slots while short ones are held ahead."""
 ROOM_SECONDS = 1.0
-STRIPE_TRIES = 3
-"""How often jobs under limits are looked for at once, while others hold stripes or queues."""
-CROWDED_SECONDS = 0.05
-"""A worker that found nothing while others were choosing looks again after this."""
-CROWDED_TIMES = 100
-"""A drain does so as often in a row; what is held for longer is no claim's lock."""
 PLAIN, LIMITED = "plain", "limited"
 """The two lines: jobs without a limit, and jobs under one."""
 EMPTY_SECONDS = 0.05
@@ -53,6 +46,25 @@ _TOGETHER = attrgetter("limited", "line.queue", "line.priority")
 """Suspects that are tried by one claim."""
 ClaimCall = Callable[[list[Claim]], Coroutine[Any, Any, None]]
 """Adds the jobs that it claims, so that those are known of which a later statement fails."""
+
+
+@dataclass(slots=True)
+class LastClaim:
+    """What the last claim says of the next jobs."""
+
+    met: set[Lanes]
+    """The lanes of its jobs."""
+    plenty: bool = False
+    """Whether it found at least half of the jobs that it asked for."""
+    last_tries: bool = False
+    """Whether it met any whose loss would end them."""
+    size: float = 0.0
+    """The bytes of a job's arguments."""
+
+    @property
+    def lets_ahead(self) -> bool:
+        """Whether there are plenty of jobs that are short and may be lost."""
+        return self.plenty and not self.last_tries and all(lanes.is_short for lanes in self.met)
 
 
 class Claimer:
@@ -88,24 +100,16 @@ class Claimer:
         self._claiming = asyncio.Lock()
         """Held while a claim is under way: the jobs it took are not known before it is over."""
         self._floors = Floors()
-        self._limited = LimitedLine()
+        self.looks = LimitedLooks(setup, row)
+        self._limited = self.looks.line
         self._limited_first = False
         self._was_due = False
         """Whether it was time to look at the bottom when the last claim was made."""
         self._empty_until = {PLAIN: 0.0, LIMITED: 0.0}
         self._rescan_asked = False
-        self._crowded_out, self._crowded_times = False, 0
-        """Whether others held all that the last claim found nothing in, and how often in a row."""
-        self._met: set[Lanes] = {threads, isolated}
-        """The lanes of the jobs that the last claim met."""
-        self._plenty = False
-        """Whether the last claim found at least half of the jobs that it asked for."""
-        self._last_tries = False
-        """Whether it met any whose loss would end them."""
+        self._last = LastClaim({threads, isolated})
         self._some_wait = False
         """Whether jobs of the claim under way may have to wait for a slot."""
-        self._bytes = 0.0
-        """The size of a job's arguments in the last claim."""
         self.suspects = Suspects(setup.clock)
 
     # Claiming
@@ -128,9 +132,8 @@ class Claimer:
                 return 0
             self._some_wait = most > self._slots.free and not self._floors.due(self._now)
             claims = await self._fill(most, partial(self._claim_any, most, kinds))
-            self._plenty = len(claims) * 2 >= most
-            crowded = self._crowded_out and not claims
-            self._crowded_times = self._crowded_times + 1 if crowded else 0
+            self._last.plenty = len(claims) * 2 >= most
+            self.looks.ended(found=bool(claims))
             return len(claims)
 
     async def _fill(self, most: int, claim: ClaimCall) -> list[Claim]:
@@ -178,7 +181,7 @@ class Claimer:
         found = [(d.word, self._lanes(d)) for d in self._registry.all]
         found = [(word, lanes) for word, lanes in found if looks_at_all or lanes.is_short]
         kinds = [word for word, lanes in found if rooms[lanes] > 0]
-        bounding = self._met & {lanes for _, lanes in found}
+        bounding = self._last.met & {lanes for _, lanes in found}
         return min([room, *(rooms[lanes] for lanes in bounding if rooms[lanes] > 0)]), kinds
 
     def _ahead(self) -> int:
@@ -189,11 +192,9 @@ class Claimer:
         have their turn when the bottom of the line is looked at; so have those whose loss would end
         them, because nobody could tell whether one that is lost had begun.
         """
-        plenty = self._plenty and all(lanes.is_short for lanes in self._met)
-        plenty = plenty and not self._last_tries
-        if not plenty or self._hinted or self.isolates or self._limited.waiting:
+        if not self._last.lets_ahead or self._hinted or self.isolates or self._limited.waiting:
             return 0
-        return self._slots.ahead(time.monotonic(), size=self._bytes)
+        return self._slots.ahead(time.monotonic(), size=self._last.size)
 
     @property
     def isolates(self) -> bool:
@@ -215,7 +216,7 @@ class Claimer:
             claims += await self._claim_alone(kinds)
             if claims:
                 return
-        self._rescan_asked = self._crowded_out = False
+        self._rescan_asked = self.looks.crowded_out = False
         await self._claim(most, kinds, claims)
         if not claims and not self._floors.whole and self._floors.rescan(self._now):
             await self._claim(most, kinds, claims)
@@ -270,49 +271,9 @@ class Claimer:
         elif limited.floors.due(began):
             waiting = await self._driver.run(queues.waiting)
             limited.floors.know(self._scanned(waiting, limited=True))
-        for _ in range(STRIPE_TRIES):
-            claims, whole = await self._look_limited(most, kinds)
-            if claims or whole:
-                return claims or await self._sweep(most, kinds)
-        self._crowded_out = True
-        return []
-
-    async def _sweep(self, most: int, kinds: list[str]) -> list[Claim]:
-        """Look behind the jobs that are blocked, where nothing else was found."""
-        claims: list[Claim] = []
-        began = self._now
-        for _ in range(self._limited.sweep.looks(began)):
-            claims, _ = await self._look_limited(most, kinds, beyond=True)
-            if claims or not self._limited.sweep.hides:
-                break
-        self._limited.sweep.took(began, self._now)
-        return claims
-
-    async def _look_limited(
-        self, most: int, kinds: list[str], *, beyond: bool = False
-    ) -> tuple[list[Claim], bool]:
-        """Look once; answer also whether it could choose from all, or others hold some."""
-        limited, began = self._limited, self._now
-        line = limited.line(began, beyond=beyond)
-        if not line:
-            return [], True
-        most = 1 if limited.takes_one else most
-        reach = limited.reach(most)
-        claims, look = await self._driver.run(
-            limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
-        )
-        limited.looked(claims, look, reach, began=began, ended=self._now)
+        found = await self.looks.claim(most, kinds)
         self._slots.awaited = limited.blocked
-        if self._metrics is not None:
-            self._metrics.looked(look, taken=len(claims))
-        return claims, look.whole
-
-    @property
-    def wait_seconds(self) -> float:
-        """In how long it is worth a look: a rate lets the next job start, or others have chosen."""
-        rate = self._limited.wait_seconds
-        until_rate = math.inf if rate is None else max(rate, self._settings.poll_min)
-        return min(until_rate, CROWDED_SECONDS if self._crowded_out else math.inf)
+        return found
 
     async def _claim_plain(self, most: int, kinds: list[str]) -> list[Claim]:
         hinted = False
@@ -384,7 +345,7 @@ class Claimer:
             if links:
                 job.context.link = links.get(claim.id)
             started.setdefault(lanes, []).append(job)
-        self._met = {lanes for lanes, found in started.items() if found}
+        self._last.met = {lanes for lanes, found in started.items() if found}
         for found in started.values():
             self._slots.hold(found)
         self._learn(claims)
@@ -392,8 +353,8 @@ class Claimer:
     def _learn(self, claims: Sequence[Claim]) -> None:
         """Learn whether the next jobs may be claimed ahead."""
         if claims:
-            self._bytes = sum(len(claim.payload or b"") for claim in claims) / len(claims)
-            self._last_tries = any(c.losses >= c.losses_allowed for c in claims)
+            self._last.size = sum(len(claim.payload or b"") for claim in claims) / len(claims)
+            self._last.last_tries = any(c.losses >= c.losses_allowed for c in claims)
         if any(claim.losses for claim in claims):
             # If one of them ends this process again, few others should be lost with it.
             self._slots.none_ahead(time.monotonic())
@@ -476,20 +437,13 @@ class Claimer:
         self._floors.rescan(self._now)
         self._limited.floors.rescan(self._now)
 
-    async def outlast_others(self) -> bool:
-        """Wait a moment if the last claim found nothing because others were choosing."""
-        waits = 0 < self._crowded_times <= CROWDED_TIMES
-        if waits:
-            await asyncio.sleep(CROWDED_SECONDS * random.uniform(0.2, 1.0))  # noqa: S311 - spreads
-        return waits
-
-    def must_look_again(self) -> bool:
+    async def must_look_again(self) -> bool:
         """Ask for a look at the bottom if the last was none; False once there was one.
 
-        A look from the floors says nothing of queues that were not met before, and one at blocked
-        jobs nothing of those behind them.
+        A look from the floors says nothing of queues that were not met before, one at blocked jobs
+        nothing of those behind them, and one while others were choosing nothing of what they held.
         """
-        if self._limited.sweep.must_go_on():
+        if await self.looks.outlast_others() or self._limited.sweep.must_go_on():
             return True
         known = [self._floors, *([self._limited.floors] if self._limited.known else [])]
         if all(floors.whole for floors in known) or self._rescan_asked:

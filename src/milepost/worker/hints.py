@@ -5,7 +5,6 @@ claim does. Acknowledgements go in the background, so no job waits for one (B-5)
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -20,7 +19,8 @@ from milepost.store import hints, inbox
 from milepost.store.hints import Standing
 from milepost.telemetry import Log, ThrottledLog
 from milepost.worker import Setup
-from milepost.worker.claimer import CROWDED_SECONDS, Claimer
+from milepost.worker.claimer import Claimer
+from milepost.worker.limited import others_chosen
 from milepost.worker.slots import SlotTable
 
 log = Log("milepost.worker")
@@ -201,7 +201,7 @@ class Follower:
         # Others filled their slots during the claim, or were choosing: they wait for the next ones.
         self._held = [*(held for held in chosen if held.job_id not in tried), *self._held]
         if not tried:
-            await asyncio.sleep(CROWDED_SECONDS * random.uniform(0.2, 1.0))  # noqa: S311 - spreads
+            await others_chosen()
 
     def _answer(self, delivery: Delivery, stands: Standing | None) -> None:
         """Say what becomes of a hint whose job could not be claimed."""

@@ -1,14 +1,25 @@
-"""Where a worker looks for jobs under limits, and how far: the memory of its claims."""
+"""Claims of jobs under limits: where a worker looks for them, and how far."""
 
+import asyncio
 import random
+from math import inf
 
 from msgspec.structs import replace
 
 from milepost.records import Claim
+from milepost.store import limits
 from milepost.store.jobs import Line
 from milepost.store.limits import STRIPES, Freed, Look, Reach
+from milepost.worker import Setup
 from milepost.worker.floors import Floors, Passed
+from milepost.worker.heartbeat import WorkerRow
 
+STRIPE_TRIES = 3
+"""How often jobs under limits are looked for at once, while others hold stripes or queues."""
+CROWDED_SECONDS = 0.05
+"""A worker that found nothing while others were choosing looks again after this."""
+CROWDED_TIMES = 100
+"""A drain does so as often in a row; what is held for longer is no claim's lock."""
 VISITS = 16
 """How many keys each claim looks at in the order of keys, so that no key starves behind others."""
 VISITS_MOST = 128
@@ -144,12 +155,10 @@ class LimitedLine:
         """Whether the last look met all that stand in the line."""
         self._few = False
         """Whether there are so few keys that a look meets them all."""
-        self._asked = 0
-        """How many jobs the last look was for."""
-        self._spare = False
-        """Whether it found fewer."""
+        self._asked, self._spare = 0, False
+        """How many jobs the last look was for, and whether it found fewer."""
         self._walks = False
-        """Whether a look at the first in line goes by keys, too: every other one does."""
+        """Whether the last look at the first in line went by keys, too: every other one does."""
         self._stripe = random.randrange(STRIPES)  # noqa: S311 - spreads workers
         self._stripes = STRIPES
         self._freed: dict[Freed, None] = {}
@@ -306,3 +315,80 @@ class LimitedLine:
         else:
             self._stripes = STRIPES  # jobs may wait in those that it did not see
         self._stripe = (self._stripe + look.locked) % STRIPES
+
+
+class LimitedLooks:
+    """Claims jobs under limits for one worker, as far as its memory of their line says."""
+
+    def __init__(self, setup: Setup, row: WorkerRow) -> None:
+        self._driver = setup.driver
+        self._metrics = setup.metrics
+        self._clock = setup.clock
+        self._row = row
+        self.line = LimitedLine()
+        self._poll_min = setup.settings.poll_min
+        self.crowded_out = False
+        """Whether others held what a claim looked at in vain; each claim begins without."""
+        self._crowded_times = 0
+        """In how many claims in a row."""
+
+    async def claim(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Look until there are jobs, or none that may start; behind blocked ones, too."""
+        for _ in range(STRIPE_TRIES):
+            claims, whole = await self._look(most, kinds)
+            if claims or whole:
+                return claims or await self._sweep(most, kinds)
+        self.crowded_out = True
+        return []
+
+    async def _sweep(self, most: int, kinds: list[str]) -> list[Claim]:
+        """Look behind the jobs that are blocked, where nothing else was found."""
+        claims: list[Claim] = []
+        began = self._clock.monotonic()
+        for _ in range(self.line.sweep.looks(began)):
+            claims, _ = await self._look(most, kinds, beyond=True)
+            if claims or not self.line.sweep.hides:
+                break
+        self.line.sweep.took(began, self._clock.monotonic())
+        return claims
+
+    async def _look(
+        self, most: int, kinds: list[str], *, beyond: bool = False
+    ) -> tuple[list[Claim], bool]:
+        """Look once; answer also whether it could choose from all, or others hold some."""
+        began = self._clock.monotonic()
+        line = self.line.line(began, beyond=beyond)
+        if not line:
+            return [], True
+        most = 1 if self.line.takes_one else most
+        reach = self.line.reach(most)
+        claims, look = await self._driver.run(
+            limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
+        )
+        self.line.looked(claims, look, reach, began=began, ended=self._clock.monotonic())
+        if self._metrics is not None:
+            self._metrics.looked(look, taken=len(claims))
+        return claims, look.whole
+
+    def ended(self, *, found: bool) -> None:
+        """Learn whether a claim has found any job, of either line."""
+        self._crowded_times = self._crowded_times + 1 if self.crowded_out and not found else 0
+
+    async def outlast_others(self) -> bool:
+        """Wait a moment if the last claim found nothing because others were choosing."""
+        waits = 0 < self._crowded_times <= CROWDED_TIMES
+        if waits:
+            await others_chosen()
+        return waits
+
+    @property
+    def wait_seconds(self) -> float:
+        """In how long it is worth a look: a rate lets the next job start, or others have chosen."""
+        rate = self.line.wait_seconds
+        until_rate = inf if rate is None else max(rate, self._poll_min)
+        return min(until_rate, CROWDED_SECONDS if self.crowded_out else inf)
+
+
+async def others_chosen() -> None:
+    """Wait until other claims have probably let go of what they hold."""
+    await asyncio.sleep(CROWDED_SECONDS * random.uniform(0.2, 1.0))  # noqa: S311 - spreads workers

@@ -182,13 +182,11 @@ class Worker:
             await self._slots.freed_within(min(pause, TICK_SECONDS))
         elif self._busy:
             await self._settler.flush()
-        elif not (
-            busy or moved or await self._claimer.outlast_others() or self._claimer.must_look_again()
-        ):
+        elif not (busy or moved or await self._claimer.must_look_again()):
             left = until - self._now
             if left <= 0 or not await self._driver.run(jobs.any_open):
                 return False
-            pause = min(pause, left, self._claimer.wait_seconds)
+            pause = min(pause, left, self._claimer.looks.wait_seconds)
             self._claimer.expect(await self._watch.wait(pause))
         return True
 
@@ -296,7 +294,7 @@ class Worker:
             await self._row.show()
             return
         pause = self._pause * random.uniform(0.75, 1.25)  # noqa: S311 - jitter
-        self._claimer.expect(await self._watch.wait(min(pause, self._claimer.wait_seconds)))
+        self._claimer.expect(await self._watch.wait(min(pause, self._claimer.looks.wait_seconds)))
         self._hints.wake()
         self._pause = min(self._pause * 2, self._settings.poll_max)
 
