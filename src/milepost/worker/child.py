@@ -11,7 +11,6 @@ import importlib
 import multiprocessing.spawn
 import os
 import queue
-import resource
 import signal
 import socket
 import sys
@@ -23,7 +22,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from contextvars import ContextVar, copy_context
 from itertools import count
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TypeVar
 
@@ -59,8 +57,8 @@ from milepost.worker.pipe import (
     Report,
     Severed,
     Stop,
-    identity,
 )
+from milepost.worker.surroundings import Surroundings, hears_warden
 
 REPORT_SECONDS = 0.1
 BURST = 50
@@ -69,11 +67,6 @@ MAIN = "__mp_main__"
 """The name that the program's own module is imported under, as by `multiprocessing`."""
 LOGGING = "milepost.cli.logs"
 OOM_SCORE = "1000"
-STREAMS = (0, 1, 2)
-"""The descriptors of input and output. The next file that is opened gets one that was closed."""
-TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
-"""Each ends the process, whichever job runs in it then, unless its signal is handled."""
-LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 HEARD_SECONDS = 5 * warden.WHERE_SECONDS
 
 T = TypeVar("T")
@@ -268,9 +261,9 @@ class Child:
             stopped = self._stopped(attempt)
             result = stopped or copy_context().run(self._called, attempt, context)
             self._running = None
-            if _hears_warden():
+            if hears_warden():
                 time.sleep(HEARD_SECONDS)  # it may have ended by that signal: it is killed now
-            left = self._before.restore() or _has_children()
+            left = self._before.restore()
             report = reporter.last(context)
             self._pipe.send(Done(attempt.number, result, report, held(), left))
 
@@ -356,55 +349,6 @@ def held() -> int:
     """Say how many bytes this process holds; 0 where that cannot be read."""
     found = warden.sample("self")
     return 0 if found is None else found[3]
-
-
-def _hears_warden() -> bool:
-    """Tell whether a handler has taken the signal by which the process should have died."""
-    return bool(warden.WHERE) and signal.getsignal(warden.WHERE) != signal.SIG_DFL
-
-
-def _has_children() -> bool:
-    """Tell whether any process that was started here is left: orphans among them are ours too.
-
-    It may take the end of one from whoever waits for it; a process that has any is replaced.
-    """
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    return True
-
-
-class Surroundings:
-    """The parts of the process that every attempt shares, as they were before the first."""
-
-    def __init__(self) -> None:
-        self._streams = [identity(number) for number in STREAMS]
-        self._timers = [timer for timer in TIMERS if any(signal.getitimer(timer))]
-        self._rules, self._folder = _rules(), "."
-        with suppress(OSError):  # it may have been removed
-            self._folder = str(Path.cwd())
-
-    def restore(self) -> bool:
-        """Stop timers, go back, and write output; tell whether anything was not as before."""
-        with suppress(OSError):
-            os.chdir(self._folder)
-        left = [timer for timer in TIMERS if timer not in self._timers]
-        stopped = [any(signal.setitimer(timer, 0)) for timer in left]
-        same = [identity(number) == was for number, was in zip(STREAMS, self._streams, strict=True)]
-        for is_same, stream in zip(same[1:], (sys.stdout, sys.stderr), strict=True):
-            if is_same:  # it may be the store's connection that has this number now
-                with suppress(Exception):
-                    stream.flush()
-        return any(stopped) or not all(same) or _rules() != self._rules or _hears_warden()
-
-
-def _rules() -> list[Any]:
-    """Read what holds for a process, and for each that it starts: limits, priority, signals."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    ignored = [n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN]
-    limits = [resource.getrlimit(limit) for limit in LIMITS]
-    return [limits, os.getpriority(os.PRIO_PROCESS, 0), blocked, ignored]
 
 
 # Beginning
