@@ -11,6 +11,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OWN_WAY = {
     ("job", "queued_seq"),  # numbers of their own, in the same order: see `line`
     ("job", "delay_us"),
+    ("job", "lease_seq"),
+    ("job", "served"),
+    ("limit_rule", "since"),
     ("journal", "xid"),
     ("journal", "db_user"),
     ("limit_change", "db_user"),

@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from milepost import outcome
 from milepost.limit import split_key
@@ -153,6 +154,7 @@ class Story:
         self.store, self.chance = store, chance
         self.known: dict[tuple[str, str], Limit] = {}
         self.held: list[Any] = []
+        self.leases: dict[tuple[str, str], int] = {}
         store.worker(lease=9_999_999)
 
     def run(self) -> None:
@@ -194,9 +196,14 @@ class Story:
         )
         most = pick([1_000, 1_000, 1, 2, 4]) if whole else pick([1, 5, 20])
         line = jobs.lines(QUEUES)
+        leases = [(*place, floor) for place, floor in self.leases.items()]
+        reach = replace(ALL if whole else some, leases=pick([None, [], leases, leases]))
         taken, look = self.store.run(
-            limits.claim, worker_id="w1", line=line, most=most, reach=ALL if whole else some
+            limits.claim, worker_id="w1", line=line, most=most, reach=reach
         )
+        for scope, name, floor in look.leases or ():
+            self.leases.pop((scope, name), None)  # None: jobs run that were claimed without a limit
+            self.leases.update({} if floor is None else {(scope, name): floor})
         assert look.locked == STRIPES
         assert len(taken) <= most
         model.check(taken)
@@ -220,3 +227,4 @@ class Story:
         if self.chance.random() < 0.5:
             self.store.advance(self.chance.choice([1, 31, 2_000]))
             self.store.run(timers.wake, actor="m", most=999)
+            self.store.run(timers.reject_spent, actor="m", most=999)

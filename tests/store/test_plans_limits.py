@@ -95,6 +95,7 @@ def test_a_claim_that_finds_no_job_writes_nothing(backends: Backends, name):
         "newest": 4,
         "quantum": 1,
         "freed": "[]",
+        "leases": None,
         "id": None,
     }
     statement = query(name, "postgres")

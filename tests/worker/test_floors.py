@@ -5,7 +5,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from milepost.worker.floors import AGED, AT_ONCE, HINTS, Floors
+from milepost.store.limits import Look
+from milepost.worker.floors import AGED, AT_ONCE, HINTS, LEASES_MOST, Floors, LeaseFloors
 from milepost.worker.loop import SWITCH_SECONDS, _short_switches
 
 
@@ -198,3 +199,39 @@ def test_what_a_queue_had_long_ago_gives_others_no_right_to_come_first():
         turns.append(queue)
     assert turns.index("late") < 60
     assert 65 <= turns[-140:].count("late") <= 75
+
+
+def a_look(*, took_us: int, leases=None) -> Look:
+    return Look(16, 10, 0, 2, None, None, None, took_us=took_us, leases=leases)
+
+
+def told(floors: LeaseFloors, now: float):
+    floors.begin(now)
+    return floors.known
+
+
+def test_floors_of_leases_are_known_where_looks_take_long_and_counted_anew_after_a_while():
+    floors = LeaseFloors()
+    floors.learn(a_look(took_us=500))
+    assert told(floors, 1.0) is None
+    floors.learn(a_look(took_us=9_000))
+    assert told(floors, 1.0) == []
+    floors.learn(a_look(took_us=9_000, leases=(("job", "0/r/a", 7), ("queue", "q", None))))
+    assert told(floors, 2.0) == [("job", "0/r/a", 7)]
+    floors.learn(a_look(took_us=500, leases=(("job", "0/r/a", 8), ("queue", "q", 9))))
+    assert told(floors, 3.0) == [("job", "0/r/a", 8), ("queue", "q", 9)]
+    assert told(floors, 99.0) == []
+    floors.learn(a_look(took_us=500, leases=(("job", "0/r/a", 8),)))
+    assert told(floors, 100.0) is None
+
+
+def test_floors_of_leases_are_dropped_where_somebody_claimed_by_hand_and_beyond_a_number():
+    floors = LeaseFloors()
+    many = tuple(("job", f"0/r/{n}", n) for n in range(LEASES_MOST + 9))
+    floors.learn(a_look(took_us=9_000))
+    floors.learn(a_look(took_us=9_000, leases=many))
+    known = told(floors, 1.0)
+    assert known is not None
+    assert known == [list(many)[n] for n in range(9, LEASES_MOST + 9)]
+    floors.learn(a_look(took_us=9_000, leases=(("job", "0/r/9", None),)))
+    assert len(told(floors, 1.0) or ()) == LEASES_MOST - 1

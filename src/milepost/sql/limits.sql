@@ -13,11 +13,11 @@
 WITH live AS MATERIALIZED (
   SELECT id FROM worker WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
 ), chosen AS MATERIALIZED (
-  SELECT c.places, c.look
+  SELECT c.places, c.look, c.served
     FROM live CROSS JOIN LATERAL milepost_choose_limited(
            :stripe::integer, :stripes::integer, :queue::text[], :priority::smallint[], :floor::bigint[],
            :bottom::bigint[], :kinds::text[], :alone::boolean, :front::bigint, :visits::bigint, :after::text, :newest::bigint,
-           :quantum::bigint, :freed::text::json, :id::uuid[], :most::bigint) AS c
+           :quantum::bigint, :freed::text::json, :leases::text::json, :id::uuid[], :most::bigint) AS c
 ), me AS MATERIALIZED (
   SELECT id FROM worker
    WHERE id = :worker_id AND state <> 'STOPPED' AND lease_until > {now}
@@ -28,7 +28,8 @@ UPDATE job
    SET state = 'RUNNING', move = 'claim', version = version + 1, fence = job.fence + 1,
        worker_id = :worker_id, actor = :worker_id,
        detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
-       started_at = coalesce(started_at, {now})
+       started_at = coalesce(started_at, {now}),
+       lease_seq = (SELECT nextval('queued_seq')), served = job.queue = ANY ((SELECT served FROM chosen)::text[])
  WHERE job.ctid = ANY ((SELECT places FROM chosen, me)::tid[])
 RETURNING {columns:claim job. | job.deadline_at AS remaining_us
           | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)

@@ -37,6 +37,10 @@ Freed = tuple[str, str, int]
 """A key, and the queue and the priority of its job that has ended."""
 
 
+LeaseFloor = tuple[str, str, int]
+"""Of a `job` key or a `queue`: the number below which no lease of it lives."""
+
+
 class Reach(msgspec.Struct, frozen=True):
     """How far a claim of jobs under limits looks."""
 
@@ -52,6 +56,8 @@ class Reach(msgspec.Struct, frozen=True):
     """How many jobs of each of those keys are looked at."""
     freed: Sequence[Freed] = ()
     """Keys that are looked at, too: one of their leases has ended."""
+    leases: Sequence[LeaseFloor] | None = None
+    """From which number on live leases stand, as far as it is known; None: nobody wants to know."""
     bottoms: Mapping[tuple[str, int], int] = {}
     """From which number on keys of a queue and a priority are looked at: no job waited below."""
     stripe: int = 0
@@ -84,6 +90,8 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     rowid where numbers are shared."""
     others: bool = False
     """Whether another claim was choosing from a queue with a limit of its own."""
+    leases: tuple[tuple[str, str, int | None], ...] | None = None
+    """From which number on live leases stand, where that was asked for; None: it is not known."""
 
     @property
     def whole(self) -> bool:
@@ -122,13 +130,14 @@ def claim(
         "quantum": reach.quantum,
         "freed": msgspec.json.encode(reach.freed).decode(),
     }
+    leases = None if reach.leases is None else msgspec.json.encode(reach.leases).decode()
     bottoms = [reach.bottoms.get((place.queue, place.priority), 0) for place in line]
     more = {"stripe": reach.stripe, "stripes": reach.stripes, "front": reach.front, "timed": True}
     named = None if ids is None else list(ids)
     placed = {**asked, "place": list(range(len(line))), "past": line[0].past if line else 0}
     rows = yield Call(
         "job_claim_limited",
-        {**asked, **keys, **more, "bottom": bottoms, "id": named, "most": most},
+        {**asked, **keys, **more, "bottom": bottoms, "leases": leases, "id": named, "most": most},
         alone=True,
         steps=partial(_steps, placed, keys, named, reach, most),
     )

@@ -47,6 +47,9 @@ LOCAL = {
 """Tables that are not carried, and why; every other table is."""
 LOCAL_COLUMNS = {
     ("job", "delay_us"): "due_at has been stamped by the one writer: it is exact",
+    ("job", "lease_seq"): "what runs has none: it is counted all the same",
+    ("job", "served"): "likewise",
+    ("limit_rule", "since"): "drawn there",
     ("journal", "xid"): "the transaction that brings an entry here",
     ("retention", "active"): "PostgreSQL has a setting of the session for it",
     ("retention", "keeping_entries"): "likewise",
@@ -357,12 +360,16 @@ def _copied(
 
 
 def _set_sequences(here: MovingFile, there: HeldTransaction, tables: list[CarriedTable]) -> None:
-    """Have every number that is given from now on be larger than those that were given."""
+    """Have every number that is given from now on be larger than those that were given.
+
+    A sequence may number several columns.
+    """
     for table in tables:
         for column, sequence in table.sequences.items():
             text = (
                 f"SELECT setval('{sequence}', nullif("
-                f"greatest(:given::bigint, (SELECT max({column}) FROM {table.name})), 0))"
+                f"greatest(:given::bigint, (SELECT max({column}) FROM {table.name}), "
+                f"pg_sequence_last_value('{sequence}'::regclass)), 0))"
             )
             asked = {"given": here.given(table.name)}
             there.ask(Call(Statement("move:setval", text, ""), asked))

@@ -115,7 +115,7 @@ FUNCTIONS = {
     "milepost_default_most()": ("worker",),
     "milepost_default_size()": ("worker",),
     "milepost_choose_limited(integer, integer, text[], smallint[], bigint[], bigint[], text[],"
-    " boolean, bigint, bigint, text, bigint, bigint, json, uuid[], bigint)": ("worker",),
+    " boolean, bigint, bigint, text, bigint, bigint, json, json, uuid[], bigint)": ("worker",),
     "milepost_lock_stripes(integer, integer)": ("worker",),
     "milepost_lock_queue(text)": ("worker",),
     "milepost_us_since(timestamp with time zone)": ("worker",),

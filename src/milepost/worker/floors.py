@@ -1,4 +1,4 @@
-"""The floors of the lines that a worker claims from: below them no job was left."""
+"""Floors: below them no job was left to claim, or no lease lives that counts."""
 
 import random
 from bisect import bisect_right
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from milepost.options import HIGHEST
 from milepost.records import Claim
 from milepost.store.jobs import Line
+from milepost.store.limits import LeaseFloor, Look
 
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
@@ -24,6 +25,13 @@ HINTS = 4
 REMEMBERED = 0.9
 FORGOTTEN = 0.1
 """The weight of the jobs that a queue was given, a look later; and below which it is dropped."""
+
+
+COSTLY_US, COSTLY_KEY_US = 2_000, 50
+"""A look that took longer in all, and for each job and key that it saw, counts dead leases."""
+LEASES_MOST = 500
+LEASES_SECONDS = 30.0
+"""All leases are counted again so often: one may have been claimed by hand, without a number."""
 
 
 Place = tuple[str, int]
@@ -208,6 +216,44 @@ class Floors:
         counted = Counter(claim.queue for claim in claims)
         had = {queue: jobs * REMEMBERED for queue, jobs in self._had.items() if jobs > FORGOTTEN}
         self._had = {queue: had.get(queue, 0.0) + counted[queue] for queue in {*had, *counted}}
+
+
+class LeaseFloors:
+    """From which number on live leases of keys and of queues are counted, where that is worth it.
+
+    Behind an old snapshot each one's live leases stand among all its former ones, and a look that
+    counts them from the bottom takes longer and longer. Where looks are quick, nothing is kept.
+    """
+
+    def __init__(self) -> None:
+        self._floors: dict[tuple[str, str], int] = {}
+        self._is_on = False
+        self._forgotten_at = 0.0
+
+    def begin(self, now: float) -> None:
+        """Begin a look: now and then with none of them."""
+        if now >= self._forgotten_at + LEASES_SECONDS:
+            self._floors.clear()
+            self._forgotten_at = now
+
+    @property
+    def known(self) -> list[LeaseFloor] | None:
+        """What the look is given; None: nothing, and it need not tell any."""
+        if not self._is_on:
+            return None
+        return [(*place, floor) for place, floor in self._floors.items()]
+
+    def learn(self, look: Look) -> None:
+        """Learn from what a look took, and from what it told."""
+        costly = look.took_us > max(COSTLY_US, COSTLY_KEY_US * (look.front + look.visited))
+        # One that is quick by what is known says nothing of one that knows nothing.
+        self._is_on = costly or (self._is_on and bool(self._floors))
+        for scope, name, floor in look.leases or ():
+            self._floors.pop((scope, name), None)
+            if floor is not None:
+                self._floors[scope, name] = floor
+        while len(self._floors) > LEASES_MOST:
+            del self._floors[next(iter(self._floors))]
 
 
 def _in_fixed_order(place: Place) -> tuple[int, str]:

@@ -11,7 +11,7 @@ from milepost.store import limits
 from milepost.store.jobs import Line
 from milepost.store.limits import STRIPES, Freed, Look, Reach
 from milepost.worker import Setup
-from milepost.worker.floors import Floors, Passed
+from milepost.worker.floors import Floors, LeaseFloors, Passed
 from milepost.worker.heartbeat import WorkerRow
 
 STRIPE_TRIES = 3
@@ -169,6 +169,7 @@ class LimitedLine:
         self._turn = self._probes = 0
         self._bottoms: dict[tuple[str, int], int] = {}
         """The number of the first job in line, by queue and priority: none waits below it."""
+        self._leases = LeaseFloors()
         self.sweep = Sweep()
         self.takes_one = False
         """Whether this look is for one job, however many slots are free."""
@@ -196,6 +197,7 @@ class LimitedLine:
         One look in so many goes there in any case.
         """
         self._turn += 1
+        self._leases.begin(now)
         sweep = self.sweep
         self.takes_one = sweep.hides and not beyond and self._turn % SWEEP_TURN == 0
         sweep.is_on = sweep.hides and (beyond or self.takes_one)
@@ -208,7 +210,10 @@ class LimitedLine:
         return self.floors.line(now)
 
     def reach(self, most: int) -> Reach:
-        """Say how far to look for so many jobs."""
+        """Say how far to look for so many jobs, and from where on to count leases."""
+        return replace(self._reach(most), leases=self._leases.known)
+
+    def _reach(self, most: int) -> Reach:
         if self.sweep.is_on:
             front = min(SWEEP, int(self._affordable))
             return Reach(front=front, surplus=True, stripe=self._stripe, stripes=self._stripes)
@@ -263,6 +268,7 @@ class LimitedLine:
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn from how a look went."""
         self._learn_cost(look, taken=taken)
+        self._leases.learn(look)
         self.sweep.learn(look, reach, taken=taken)
         self._learn_stripes(look, reach, taken=taken)
         if self.sweep.is_on:

@@ -25,6 +25,7 @@ CREATE TABLE job (
   id uuid NOT NULL,
   fence bigint NOT NULL DEFAULT 0,           -- grows by one with every claim
   queued_seq bigint NOT NULL DEFAULT nextval('queued_seq'),
+  lease_seq bigint,                          -- drawn from it by each claim under a limit
   created_at timestamptz NOT NULL DEFAULT milepost_now(),
   due_at timestamptz,                        -- WAITING and RETRYING: when it goes on
   delay_us bigint,                           -- likewise: how long after its last entry, at least
@@ -50,6 +51,7 @@ CREATE TABLE job (
   rerun_of uuid,
   origin_id uuid,                           -- the job whose idempotency key and steps it goes on with
   priority smallint NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
+  served boolean,                            -- claimed while its queue had a limit of its own
   units double precision CHECK (units > 0),  -- taken from its limit's rate by a claim; NULL: one
   state text NOT NULL,
   move text NOT NULL,
@@ -85,8 +87,11 @@ CREATE INDEX job_claim ON job (queue, priority DESC, limit_key, queued_seq) WHER
 -- other condition implies its own: the planner would look for the jobs of one key here.
 CREATE INDEX job_front ON job (queue, priority DESC, queued_seq, left(limit_key, 1))
   WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '';
--- Live leases under a limit. Not by state: the planner would count them by job_held.
-CREATE INDEX job_busy ON job (limit_key) WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL;
+-- Live leases under a limit, of a key and of a queue. Not by state: the planner would count them by job_held. Claims
+-- of one key, or of one such queue, follow each other, and draw growing numbers: who knows that those below a number
+-- have ended passes them by, whatever an old snapshot keeps of them.
+CREATE INDEX job_busy ON job (limit_key, lease_seq) WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL;
+CREATE INDEX job_served ON job (queue, lease_seq) WHERE worker_id IS NOT NULL AND served;
 -- Those that hold the turn of an ordered key between two attempts.
 CREATE INDEX job_turn ON job (limit_key)
   WHERE limit_key IS NOT NULL AND fence > 0 AND state IN ('WAITING', 'RETRYING');

@@ -18,6 +18,7 @@ CREATE TABLE limit_rule (
   set_at timestamptz,                        -- when somebody set it otherwise
   set_by text,
   reason text,
+  since bigint NOT NULL DEFAULT nextval('queued_seq'),  -- leases with a smaller number may be of a queue without it
   PRIMARY KEY (scope, name),
   CHECK ((rate IS NULL) = (per_us IS NULL) AND (rate IS NULL) = (burst IS NULL))
 );
@@ -235,11 +236,16 @@ END $$;
 -- asks locks their rows and moves them, in the same transaction, and until that has committed nobody else can add a
 -- lease under the keys of the stripes that are locked here. Leases are counted by a later statement than the one that
 -- locks: it sees all that was committed before. One plan serves all calls: to plan it takes longer than to run it.
+-- Behind an old snapshot leases that have ended stay in their indexes. Whoever names `asked_leases` is told for each key
+-- and each queue that was counted from which number on live ones stand, and gives that the next time: claims to come
+-- draw larger ones. No number is told where a live lease has none: somebody claimed it by hand, or before its queue
+-- had a limit.
 CREATE FUNCTION milepost_choose_limited(
     first_stripe integer, most_stripes integer, asked_queues text[], asked_priorities smallint[],
     asked_floors bigint[], asked_bottoms bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
-    asked_after text, asked_newest bigint, asked_quantum bigint, asked_freed json, asked_ids uuid[], asked_most bigint)
-  RETURNS TABLE (places tid[], look text) LANGUAGE plpgsql VOLATILE ROWS 1
+    asked_after text, asked_newest bigint, asked_quantum bigint, asked_freed json, asked_leases json, asked_ids uuid[],
+    asked_most bigint)
+  RETURNS TABLE (places tid[], look text, served text[]) LANGUAGE plpgsql VOLATILE ROWS 1
   SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -273,7 +279,7 @@ BEGIN
   -- Most claims: nothing but numbers of leases is asked for, and there is room for all that is found. Only jobs of keys
   -- that have more than their rule allows are ranked. Not worth a try where the caller looks at little of the front, or
   -- only at the first of each key: then most are blocked. What is asked of a job is what job_claim asks.
-  IF asked_ids IS NULL AND limited = '{}'
+  IF asked_ids IS NULL AND asked_leases IS NULL AND limited = '{}'
      AND (asked_front BETWEEN asked_most / 2 AND asked_most OR (asked_front = 0 AND asked_quantum > 1))
      AND NOT EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND (ordered OR rate IS NOT NULL)) THEN
     WITH line AS MATERIALIZED (
@@ -359,6 +365,7 @@ BEGIN
     IF chosen IS NOT NULL THEN
       places := chosen;
       look := told;
+      served := limited;
       RETURN NEXT;
       RETURN;
     END IF;
@@ -367,7 +374,7 @@ BEGIN
   WITH clock_now AS MATERIALIZED (
     SELECT milepost_now() AS now
   ), rule AS MATERIALIZED (
-    SELECT scope, name, most, ordered, burst, per_us / rate AS unit_us FROM limit_rule
+    SELECT scope, name, most, ordered, burst, since, per_us / rate AS unit_us FROM limit_rule
      WHERE scope = 'job' OR scope = 'queue'
   ), line AS MATERIALIZED (
     SELECT l.queue, l.priority, l.floor, l.place
@@ -411,19 +418,30 @@ BEGIN
     SELECT place, line, queue, priority, key, seq, units FROM plain
      UNION ALL
     SELECT place, line, queue, priority, key, seq, units FROM named
+  ), known AS MATERIALIZED (
+    SELECT told ->> 0 AS scope, (told ->> 1) COLLATE "C" AS key, (told ->> 2)::bigint AS floor
+      FROM json_array_elements(asked_leases) AS each (told)
   ), keyed AS MATERIALIZED (
+    -- Those that no rule counts have their turns by their leases, if not all that was found can be taken.
     SELECT keys.key, keys.queue, keys.priority, rule.most, coalesce(rule.ordered, false) AS ordered, rule.unit_us, rule.burst,
+           (SELECT floor FROM known WHERE known.scope = 'job' AND known.key = keys.key) AS floor,
+           rule.most IS NOT NULL OR rule.ordered IS TRUE OR limited <> '{}'
+           OR (SELECT count(*) FROM found) > asked_most AS is_counted,
            CASE WHEN asked_visits > asked_most THEN random() ELSE 0.5 END AS chance
       FROM (SELECT DISTINCT ON (key) key, queue, priority FROM found WHERE key IS NOT NULL ORDER BY key, line, seq) AS keys
       LEFT JOIN rule ON rule.scope = 'job' AND rule.name = milepost_rule_of(keys.key)
   ), counted AS MATERIALIZED (
-    -- Those that no rule counts have their turns by it, if not all that was found can be taken.
-    SELECT limit_key AS key, count(*) AS live FROM job
-     WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed
-                                   WHERE most IS NOT NULL OR ordered OR limited <> '{}'
-                                      OR (SELECT count(*) FROM found) > asked_most))
-       AND worker_id IS NOT NULL
+    SELECT limit_key AS key, count(*) AS live, count(lease_seq) AS numbered, min(lease_seq) AS first FROM job
+     WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed WHERE is_counted AND floor IS NULL)) AND worker_id IS NOT NULL
      GROUP BY limit_key
+     UNION ALL
+    SELECT keyed.key, count(*), count(*), min(leased.lease_seq)
+      FROM keyed CROSS JOIN LATERAL (
+           SELECT job.lease_seq FROM job
+            WHERE job.limit_key = keyed.key AND job.lease_seq >= keyed.floor AND job.worker_id IS NOT NULL
+            ORDER BY job.limit_key, job.lease_seq) AS leased
+     WHERE keyed.is_counted AND keyed.floor IS NOT NULL
+     GROUP BY keyed.key
   ), turns AS MATERIALIZED (
     -- Of an ordered key, the first in the first of its lines; none while one is between two attempts, or while one
     -- that was before it is still to be handed to a broker.
@@ -454,12 +472,20 @@ BEGIN
       LEFT JOIN turns ON turns.key = keyed.key
       LEFT JOIN bucket ON bucket.scope = 'job' AND bucket.key = keyed.key AND keyed.unit_us IS NOT NULL
   ), busy AS MATERIALIZED (
-    SELECT rule.name AS queue, rule.unit_us,
-           rule.most - (SELECT count(*) FROM job WHERE job.state = 'RUNNING' AND job.queue = rule.name) AS room,
+    SELECT rule.name AS queue, rule.unit_us, rule.most - leased.live AS room, leased.live, leased.numbered, leased.first,
            rule.burst * rule.unit_us
            - greatest(0, (extract(epoch FROM bucket.free_at - (SELECT now FROM clock_now)) * 1000000)::double precision) AS left_us
       FROM rule
+      LEFT JOIN known ON known.scope = 'queue' AND known.key = rule.name AND known.floor >= rule.since
       LEFT JOIN bucket ON bucket.scope = 'queue' AND bucket.key = rule.name AND rule.unit_us IS NOT NULL
+     CROSS JOIN LATERAL (
+           SELECT count(*) AS live, count(lease.lease_seq) AS numbered, min(lease.lease_seq) AS first
+             FROM (SELECT CASE WHEN job.served THEN job.lease_seq END AS lease_seq FROM job
+                    WHERE known.floor IS NULL AND job.state = 'RUNNING' AND job.queue = rule.name
+                    UNION ALL
+                   SELECT job.lease_seq FROM job
+                    WHERE job.queue = rule.name AND job.lease_seq >= known.floor AND job.worker_id IS NOT NULL
+                      AND job.served) AS lease) AS leased
      WHERE rule.scope = 'queue' AND rule.name = ANY (limited)
   ), ranked AS MATERIALIZED (
     -- A job of a queue that lets none start takes no place of its key from those of other queues.
@@ -533,14 +559,23 @@ BEGIN
              (SELECT queue::json -> 0 FROM seen WHERE place IS NULL),
              milepost_us_since(began),
              (SELECT queue::json -> 1 FROM seen WHERE place IS NULL),
-             others
+             others,
+             (SELECT json_agg(json_build_array(each.scope, each.key,
+                       CASE WHEN each.live = 0 THEN pg_sequence_last_value('queued_seq')
+                            WHEN each.live = each.numbered THEN each.first END))
+                FROM (SELECT 'job' AS scope, keyed.key, coalesce(counted.live, 0) AS live, counted.numbered, counted.first
+                        FROM keyed LEFT JOIN counted ON counted.key = keyed.key
+                       WHERE keyed.is_counted
+                       UNION ALL
+                      SELECT 'queue', busy.queue, busy.live, busy.numbered, busy.first FROM busy) AS each
+               WHERE asked_leases IS NOT NULL)
            )::text AS look
   )
   SELECT ARRAY(SELECT job.ctid FROM job
                 WHERE job.ctid = ANY (ARRAY(SELECT chosen.place FROM chosen)) AND job.state || '' = 'QUEUED'
                   FOR UPDATE SKIP LOCKED),
-         told.look
-    INTO places, look
+         told.look, limited
+    INTO places, look, served
     FROM told;
   RETURN NEXT;
 END $$;
