@@ -18,7 +18,7 @@ import pytest
 import milepost as mp
 from milepost.address import StoreUrl
 from milepost.config import Timeouts
-from milepost.store import queues, workers
+from milepost.store import queues, timers, workers
 from milepost.store.connect import open_async_driver, open_driver
 from milepost.store.driver import Call
 from tests.support.databases import backend_names
@@ -198,6 +198,27 @@ async def test_a_call_goes_out_on_a_fresh_connection_when_the_kept_ones_have_end
     closing = driver.close()
     if closing is not None:
         await closing
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+async def test_a_transaction_that_is_refused_at_its_beginning_begins_on_a_fresh_connection(
+    url, network, colour, monkeypatch
+):
+    """A server that shuts down says so before it hangs up; that was an AttributeError."""
+    made = (open_driver if colour == "sync" else open_async_driver)(StoreUrl.parse(url))
+    texts = [
+        "DO $$ BEGIN RAISE 'terminating connection' USING ERRCODE = '57P01'; END $$",
+        made._connections.begin,
+    ]
+    begin = property(lambda _: texts.pop(0), lambda *_: None)
+    monkeypatch.setattr(type(made._connections), "begin", begin, raising=False)
+    if colour == "sync":
+        assert made.run(timers.wake, actor="m", most=9) == 0
+        made.close()
+    else:
+        assert await made.run(timers.wake, actor="m", most=9) == 0
+        await made.close()
+    assert texts == []
 
 
 def test_a_handlers_transaction_ends_with_its_attempt(network, url, database):

@@ -112,7 +112,7 @@ def require_transaction(connection: Any) -> None:
     if _is_of(connection, "sqlite3"):
         inside = connection.in_transaction
     elif _is_of(connection, "asyncpg"):
-        inside = connection.is_in_transaction()
+        inside = not connection.is_closed() and connection.is_in_transaction()
     else:
         inside = bool(connection.info.transaction_status)
     if not inside:

@@ -316,7 +316,8 @@ class AsyncLender:
 
     async def _undo(self, connection: Any, transaction: Any, error: BaseException) -> None:
         """Roll back; the connection of an interrupted handler is not used again."""
-        if not isinstance(error, Exception) or not connection.is_in_transaction():
+        goes_on = isinstance(error, Exception) and not connection.is_closed()
+        if not goes_on or not connection.is_in_transaction():
             connection.terminate()
             return
         try:

@@ -393,7 +393,7 @@ class AsyncpgDriver:
             broken = (TimeoutError, import_asyncpg().InternalClientError)
             if isinstance(error, broken) or not isinstance(error, Exception):
                 connection.terminate()
-            elif connection.is_in_transaction():
+            elif not connection.is_closed() and connection.is_in_transaction():
                 await self._roll_back(connection)
             if isinstance(error, Exception):
                 raise self._meaning(error) from error

@@ -424,12 +424,12 @@ BEGIN
   ), keyed AS MATERIALIZED (
     -- Those that no rule counts have their turns by their leases, if not all that was found can be taken.
     SELECT keys.key, keys.queue, keys.priority, rule.most, coalesce(rule.ordered, false) AS ordered, rule.unit_us, rule.burst,
-           (SELECT floor FROM known WHERE known.scope = 'job' AND known.key = keys.key) AS floor,
-           rule.most IS NOT NULL OR rule.ordered IS TRUE OR limited <> '{}'
+           known.floor, rule.most IS NOT NULL OR rule.ordered IS TRUE OR limited <> '{}'
            OR (SELECT count(*) FROM found) > asked_most AS is_counted,
            CASE WHEN asked_visits > asked_most THEN random() ELSE 0.5 END AS chance
       FROM (SELECT DISTINCT ON (key) key, queue, priority FROM found WHERE key IS NOT NULL ORDER BY key, line, seq) AS keys
       LEFT JOIN rule ON rule.scope = 'job' AND rule.name = milepost_rule_of(keys.key)
+      LEFT JOIN known ON known.scope = 'job' AND known.key = keys.key
   ), counted AS MATERIALIZED (
     SELECT limit_key AS key, count(*) AS live, count(lease_seq) AS numbered, min(lease_seq) AS first FROM job
      WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed WHERE is_counted AND floor IS NULL)) AND worker_id IS NOT NULL
