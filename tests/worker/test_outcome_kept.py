@@ -182,7 +182,7 @@ async def test_an_outcome_that_the_database_never_takes_fails_its_job_alone(
 
 
 async def test_what_the_database_lacks_is_waited_for_and_no_result_is_lost(
-    app, database, obstruct, working, until, monkeypatch
+    app, obstruct, working, until, monkeypatch
 ):
     """An operator can make what is missing; a job that was failed would have to run again."""
     monkeypatch.setattr(settler, "TRIES", 2)
@@ -190,7 +190,7 @@ async def test_what_the_database_lacks_is_waited_for_and_no_result_is_lost(
     original = jobs.settle_some
 
     async def meanwhile(change, **text):
-        if database.dialect == "sqlite":
+        if app.client.url.can.file:
             change(**text)
         else:  # in a thread: it waits for locks, which the worker's loop has to let go of
             await asyncio.to_thread(change, **text)
