@@ -13,7 +13,7 @@ from milepost.store.limits import LeaseFloor, Reach
 from milepost.store.rules import Limit
 from tests.support.databases import Backends, Database, backend_names
 from tests.support.suite import Store, opened
-from tests.support.suite.limits import put
+from tests.support.suite.limits import ASKED, put
 from tests.support.suite.store import GOOD
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
@@ -21,26 +21,6 @@ pytestmark = pytest.mark.skipif(not POSTGRES, reason="SQLite keeps no former row
 FORMER = 600
 KEY = limit_key("r", "a")
 TOLD = Reach(front=50, leases=[])
-ASKED = {
-    "worker_id": "w1",
-    "queue": ["default"],
-    "priority": [0],
-    "floor": [0],
-    "bottom": [0],
-    "kinds": None,
-    "alone": False,
-    "timed": True,
-    "most": 1,
-    "stripe": 0,
-    "stripes": 16,
-    "front": 1,
-    "visits": 0,
-    "after": "",
-    "newest": 0,
-    "quantum": 1,
-    "freed": "[]",
-    "id": None,
-}
 HAND = (
     "UPDATE job SET state = 'RUNNING', move = 'claim', version = version + 1, fence = fence + 1,"
     " worker_id = 'w1' WHERE id = '{}'"

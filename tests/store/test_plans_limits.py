@@ -10,6 +10,7 @@ from milepost.store.catalog import query
 from milepost.store.rules import Limit
 from tests.support.databases import Backends, backend_names
 from tests.support.suite import opened
+from tests.support.suite.limits import ASKED
 
 POSTGRES = [name for name in backend_names() if name.startswith("postgres")]
 MANY, MOST = 6_000, 20
@@ -75,29 +76,8 @@ def test_a_claim_that_finds_no_job_writes_nothing(backends: Backends, name):
     """Workers that rest ask again and again: each of those looks would wait for the disk."""
     database = backends.fresh(POSTGRES[0])
     with opened(database, "sync") as store:
-        store.run(workers.register, workers.NewWorker(id="w", lease_us=10**9))
-    asked = {
-        "worker_id": "w",
-        "queue": ["default"],
-        "priority": [0],
-        "floor": [0],
-        "bottom": [0],
-        "kinds": None,
-        "alone": False,
-        "ahead": False,
-        "timed": True,
-        "most": 10,
-        "stripe": 0,
-        "stripes": 16,
-        "front": 10,
-        "visits": 4,
-        "after": "",
-        "newest": 4,
-        "quantum": 1,
-        "freed": "[]",
-        "leases": None,
-        "id": None,
-    }
+        store.run(workers.register, workers.NewWorker(id="w1", lease_us=10**9))
+    asked = {**ASKED, "most": 10, "front": 10, "visits": 4, "newest": 4}
     statement = query(name, "postgres")
     with database.raw() as raw:
         raw.execute(INSERT.format(key="NULL", first=1, last=9).replace("'default'", "'other'"))

@@ -15,6 +15,29 @@ from tests.support.suite.store import GOOD, PROBLEM, Store, new_id
 __all__ = ["LimitSuite"]
 
 WIDE = Reach(front=100, visits=50, newest=8, quantum=50)
+ASKED = {
+    "worker_id": "w1",
+    "queue": ["default"],
+    "priority": [0],
+    "floor": [0],
+    "bottom": [0],
+    "kinds": None,
+    "alone": False,
+    "ahead": False,
+    "timed": True,
+    "most": 1,
+    "stripe": 0,
+    "stripes": 16,
+    "front": 1,
+    "visits": 0,
+    "after": "",
+    "newest": 0,
+    "quantum": 1,
+    "freed": "[]",
+    "leases": None,
+    "id": None,
+}
+"""What the statement of a claim for one job is asked."""
 
 
 def put(store: Store, *keys: str, rule: str = "r", kind: str = "k", **options: Any) -> list[str]:
