@@ -234,6 +234,15 @@ def takes_a_step_in_a_fork(ctx: mp.Context) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@app.job(isolate=True, retries=0, timeout=20)
+async def gives_up_a_step(ctx: mp.Context) -> int:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await ctx.step_async("given up", _soon, 1)
+    await asyncio.sleep(0.3)  # the hooks before it have begun by now
+    return await ctx.step_async("taken", _soon, 2)
+
+
 @app.job(isolate=True)
 def names_a_level() -> None:
     logging.addLevelName(35, "odd\udcff")

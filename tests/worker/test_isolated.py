@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -343,6 +344,26 @@ async def test_a_process_that_a_handler_forks_takes_a_step_where_the_worker_has_
     try:
         done = await (await isolated.takes_a_step_in_a_fork.submit_async()).wait_async(60)
         assert (done.state, done.result) == (mp.JobState.SUCCEEDED, 7), done.error
+    finally:
+        app.client.hooks.at["step"] = ()
+
+
+@ANY
+async def test_a_step_that_is_given_up_while_its_hooks_begin_is_followed_by_others(app, worker):
+    """The process heard nothing any more: the next step, or the next job, waited for ever."""
+    seen = []
+
+    @app.hook("step")
+    def hook(event):
+        if event.name == "given up":
+            time.sleep(0.3)
+        ended = yield
+        seen.append((event.name, ended.outcome, type(ended.error).__name__))
+
+    try:
+        done = await (await isolated.gives_up_a_step.submit_async()).wait_async(60)
+        assert (done.state, done.result) == (mp.JobState.SUCCEEDED, 2), done.error
+        assert seen == [("given up", "raised", "CancelledError"), ("taken", "done", "NoneType")]
     finally:
         app.client.hooks.at["step"] = ()
 

@@ -186,11 +186,12 @@ class RemoteHooks(Hooks):
         if not self._pipe.is_own:
             return (yield from body)  # nobody would answer
         number = next(self._count)
-        by = yield Wait(self._begin, self._begin_async, (number, event))
-        token, began = _inside.set(number), time.perf_counter()
+        token, began = None, time.perf_counter()
         told: dict[str, Any] = {"outcome": "raised"}
         raised: BaseException | None = None
         try:
+            by = yield Wait(self._begin, self._begin_async, (number, event))
+            token, began = _inside.set(number), time.perf_counter()
             with acting(by.actor, tenant=by.tenant, trace=by.trace):
                 result = yield from body
             told = ended(result)
@@ -198,7 +199,8 @@ class RemoteHooks(Hooks):
             raised = error
             raise
         finally:
-            _inside.reset(token)
+            if token is not None:
+                _inside.reset(token)
             self._end(number, time.perf_counter() - began, told, raised)
         return result
 
@@ -225,7 +227,9 @@ class RemoteHooks(Hooks):
 
     def take(self, message: HookBegun) -> None:
         """Let the operation begin whose hooks have."""
-        if (answer := self._begun.pop(message.number, None)) is not None:
+        answer = self._begun.pop(message.number, None)
+        # A task that waited for it may have been cancelled.
+        if answer is not None and answer.set_running_or_notify_cancel():
             answer.set_result(message.caller)
 
 
@@ -304,12 +308,14 @@ class Child:
             self._task = None
 
     def _listen(self) -> None:
-        """Take what the worker sends; without a worker there is nothing to do."""
+        """Take what the worker sends; without a worker, or a listener, there is nothing to do."""
         while True:
             try:
                 self._take(self._pipe.read())
             except Severed:
                 os._exit(1)
+            except BaseException as error:  # noqa: BLE001 - the process would hear nothing any more
+                _leave(error)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Attempt):
