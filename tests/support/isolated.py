@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import faulthandler
 import logging
 import os
 import resource
@@ -10,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -279,17 +281,40 @@ def leaves(what: str) -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     elif what == "priority":
         os.nice(1)
+    elif what == "user":
+        os.seteuid(65534)
+    else:
+        _change_what_is_set_back(what)
+    return os.getpid()
+
+
+def _change_what_is_set_back(what: str) -> None:
+    if what == "processors":
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    elif what == "mask":
+        os.umask(0o777)
+    elif what == "recursion":
+        sys.setrecursionlimit(60)
+    elif what == "stop":
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    elif what == "watchdog":
+        faulthandler.dump_traceback_later(0.3, exit=True)
     else:
         os.chdir("/")
-    return os.getpid()
 
 
 @app.job(isolate=True, retries=0)
 def finds() -> list[Any]:
     """Tell of the process what the attempt before it may have changed."""
     ended = subprocess.run(["false"], check=False).returncode
+    signal.raise_signal(signal.SIGTERM)  # as a service manager does, to every process
+    time.sleep(0.5)
+    with tempfile.NamedTemporaryFile() as file:
+        mode = stat.filemode(os.fstat(file.fileno()).st_mode)
+        user, processors = Path(file.name).owner(), sorted(os.sched_getaffinity(0))
     blocked = len(signal.pthread_sigmask(signal.SIG_BLOCK, []))
-    return [os.getpid(), ended, blocked, os.nice(0), str(Path.cwd())]
+    found = [ended, blocked, os.nice(0), str(Path.cwd()), mode, user, processors]
+    return [os.getpid(), *found, sys.getrecursionlimit()]
 
 
 @app.job(isolate=True, retries=0)

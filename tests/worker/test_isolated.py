@@ -397,14 +397,18 @@ async def test_a_handler_that_hears_of_its_timeout_has_timed_out(app, worker):
 
 @ANY
 async def test_what_a_handler_changed_of_its_process_is_as_before_for_the_next_one(app, worker):
-    """A command that failed looked well to the next job, or its files were another one's."""
+    """A command that failed looked well to the next job, its files were another one's, or it died.
+
+    A signal to every process, or a watchdog that the handler had set, ended the next job.
+    """
     before = (await (await isolated.finds.submit_async()).wait_async(60)).result
-    for what in ("limit", "ignored", "blocked", "priority", "folder"):
+    replaced = ["limit", "ignored", "blocked", "priority", *(["user"] if os.geteuid() == 0 else [])]
+    for what in (*replaced, "processors", "mask", "recursion", "stop", "watchdog", "folder"):
         left = await (await isolated.leaves.submit_async(what)).wait_async(60)
         after = await (await isolated.finds.submit_async()).wait_async(60)
         assert after.state == mp.JobState.SUCCEEDED, (what, after.error.message)
         assert after.result[1:] == before[1:], what
-        assert (after.result[0] == left.result) is (what == "folder"), what
+        assert (after.result[0] != left.result) is (what in replaced), what
 
 
 @ANY

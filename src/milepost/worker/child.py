@@ -58,7 +58,7 @@ from milepost.worker.pipe import (
     Severed,
     Stop,
 )
-from milepost.worker.surroundings import Surroundings, hears_warden
+from milepost.worker.surroundings import STOPS, Surroundings, hears_warden
 
 REPORT_SECONDS = 0.1
 BURST = 50
@@ -445,7 +445,7 @@ def _die_with_parent() -> None:
 
 def _disarm_signals() -> None:
     """Let the worker decide when to stop: a service manager signals every process."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPS:
         signal.signal(number, _nothing)  # SIG_IGN would be inherited by programs
     os.register_at_fork(after_in_child=_rearm_signals)
 
@@ -454,7 +454,7 @@ def _nothing(_number: int, _frame: object) -> None: ...
 
 
 def _rearm_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in STOPS:
         if signal.getsignal(number) is _nothing:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
