@@ -194,14 +194,44 @@ def pid() -> int:
 )
 def test_a_program_that_is_its_own_module(tmp_path, guard, told):
     (tmp_path / "main.py").write_text(MAIN.format(guard=guard))
+    printed, errors = run_main(tmp_path)
+    assert printed.strip().endswith(told), printed + errors
+
+
+SPAWNED = (
+    MAIN.partition("{guard}")[0]
+    + """
+def work():
+    app.drain(isolate=True)
+
+
+if __name__ == "__main__":
+    job = pid.submit()
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+    job.refresh()
+    print(job.state, job.error and job.error.message)
+"""
+)
+
+
+@pytest.mark.parametrize("arguments", [["main.py"], ["-m", "main"]], ids=["file", "module"])
+def test_a_program_that_starts_its_workers_by_multiprocessing(tmp_path, arguments):
+    """Each isolated job failed: its process looked for a module named `__mp_main__`."""
+    (tmp_path / "main.py").write_text(f"import multiprocessing\n{SPAWNED}")
+    printed, errors = run_main(tmp_path, *arguments)
+    assert printed.strip() == "SUCCEEDED None", printed + errors
+
+
+def run_main(folder, *arguments):
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MILEPOST")}
     process = subprocess.Popen(
-        [sys.executable, "main.py"],
-        cwd=tmp_path,
+        [sys.executable, *(arguments or ["main.py"])],
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    printed, errors = process.communicate(timeout=120)
-    assert printed.strip().endswith(told), printed + errors
+    return process.communicate(timeout=120)

@@ -44,6 +44,8 @@ VERDICT_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
 OVERDUE_SECONDS = 2.0
 """How long after its timeout a process that its warden has not killed is killed with the warden."""
+MAINS = ("__main__", "__mp_main__")
+"""The names of the program's own module: the second where `multiprocessing` has started it."""
 PROGRAM = (
     "import json, os, sys; sys.path[:] = json.loads(os.environ.pop('MILEPOST_CHILD_PATH')); "
     "from milepost.worker.child import main; main({}, {})"
@@ -77,7 +79,7 @@ def find_place(app: object, modules: Iterable[str]) -> Place | None:
         held = getattr(sys.modules.get(name), "__dict__", {})
         for attribute, value in list(held.items()):
             if value is app:
-                return Place(name, attribute) if name != "__main__" else _main_place(attribute)
+                return _main_place(attribute) if name in MAINS else Place(name, attribute)
     return None
 
 
