@@ -17,6 +17,7 @@ from milepost.lifecycle import WorkerState
 from milepost.observe.verify import verify
 from milepost.worker.pipe import MARK, Begin, Place, Stop
 from milepost.worker.processes import IsolatedProcess
+from milepost.worker.warden import sample
 from tests.support import isolated
 from tests.support.databases import Backends, everyday_names
 from tests.support.prove import PROVING
@@ -321,6 +322,23 @@ async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker)
     assert (await run.wait_async(60)).report == 2 + 4
     grown = await (await isolated.grows_once.submit_async()).wait_async(60)
     assert (grown.result, grown.record.errors) == (2, 1), "by policy"
+
+
+@ANY
+@pytest.mark.parametrize("which", ["process", "warden"])
+async def test_a_job_is_not_blamed_for_a_process_that_was_killed_before_it(
+    app, worker, until, which
+):
+    """It FAILED without having begun, where its process rested and the warden was killed."""
+    first = await (await isolated.works_for.submit_async(0.0)).wait_async(60)
+    killed = first.result if which == "process" else sample(first.result)[0]
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: not is_alive(killed))
+    after = await (await isolated.works_for.submit_async(0.0)).wait_async(60)
+    assert after.state == mp.JobState.SUCCEEDED, after.error.message
+    assert after.result != first.result
+    moves = [event.move for event in await after.history_async()]
+    assert moves.count("claim") == 1, "nor claimed twice"
 
 
 @ANY

@@ -229,7 +229,7 @@ class IsolatedLanes(ThreadLanes):
 
     @contextmanager
     def _process(self, definition: Definition) -> Iterator[IsolatedProcess]:
-        """Lend a warm process; one that was killed, or left others behind, is replaced."""
+        """Lend a warm process; one that has ended, or left others behind, is replaced."""
         process = self._taken(definition)
         try:
             process.wait_ready()
@@ -251,7 +251,7 @@ class IsolatedLanes(ThreadLanes):
                 process = self._warm.pop()
             except IndexError:
                 return self._new()
-            if not process.has_grown(definition.memory):
+            if not (process.has_ended or process.has_grown(definition.memory)):
                 return process
             self._drop(process)
 

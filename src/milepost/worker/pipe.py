@@ -180,6 +180,13 @@ class Pipe:
         """Whether this process opened it: one that a handler has forked is not heard."""
         return os.getpid() == self._process
 
+    @property
+    def is_severed(self) -> bool:
+        """Whether the other side is gone, whatever it has sent before."""
+        hung_up = select.poll()
+        hung_up.register(self._socket.fileno(), 0)
+        return bool(hung_up.poll(0))
+
     def send(self, message: Message, *, blocking: bool = True) -> bool:
         """Write a message; without `blocking` False if that would wait for another to be written.
 

@@ -204,6 +204,13 @@ class IsolatedProcess:
         self._held = self._base = first.held if isinstance(first, Ready) else 0
         self.is_ready = True
 
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether it, or its warden, has ended since the last attempt."""
+        ended = select.poll()
+        ended.register(self._told, select.POLLIN)
+        return self._pipe.is_severed or bool(ended.poll(0))
+
     def has_grown(self, memory: int | None) -> bool:
         """Tell whether earlier attempts have left it little of what the next one may hold."""
         return memory is not None and self._held > (self._base + max(self._base, memory)) // 2
