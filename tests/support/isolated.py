@@ -91,6 +91,16 @@ def forks_and_allocates() -> None:
     time.sleep(600)
 
 
+@app.job(isolate=True, retries=0, memory=MEMORY)
+def starts_commands(times: int) -> int:
+    """Hold more than half of its memory, and never all of it."""
+    held = bytearray(MEMORY * 3 // 5)
+    held[::4096] = b"1" * len(held[::4096])
+    for _ in range(times):
+        subprocess.run(["true"], check=True)
+    return times
+
+
 @app.job(isolate=True, retries=0)
 def segfaults() -> None:
     ctypes.string_at(0)

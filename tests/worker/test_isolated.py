@@ -325,6 +325,15 @@ async def test_a_process_is_used_again_unless_it_left_others_behind(app, worker)
 
 
 @ANY
+async def test_a_process_that_is_starting_a_command_does_not_hold_its_memory_twice(app, worker):
+    """Until the command's program begins, it has its parent's pages: the job FAILED (`memory`)."""
+    jobs = [await isolated.starts_commands.submit_async(200) for _ in range(3)]
+    for job in jobs:
+        done = await job.wait_async(60)
+        assert done.state == mp.JobState.SUCCEEDED, done.error.message
+
+
+@ANY
 @pytest.mark.parametrize("which", ["process", "warden"])
 async def test_a_job_is_not_blamed_for_a_process_that_was_killed_before_it(
     app, worker, until, which

@@ -36,8 +36,14 @@ PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 HAS_PROC = os.path.exists("/proc/self/stat")  # noqa: PTH110 - nothing else is imported for it
 
-Sample = tuple[int, str, float, int]
-"""A process: its parent, its state, its processor time with that of ended children, its bytes."""
+FORKED_SECONDS = 0.3
+"""For so long a forked process may take to begin a program, on a machine that is busy."""
+FORKED = 0x40
+"""The kernel's flag of a process that has not begun a program of its own since it was forked."""
+
+Sample = tuple[int, str, float, int, bool]
+"""A process: its parent, its state, its processor time with that of ended children, its bytes, and
+whether it runs the program that it was forked from."""
 
 
 def sample(pid: int | str) -> Sample | None:
@@ -54,7 +60,7 @@ def sample(pid: int | str) -> Sample | None:
     held, state = int(words[21]) * PAGE, words[0].decode()
     if state == "Z" and not held:
         held = _held_by_threads(pid)
-    return int(words[1]), state, spent, held
+    return int(words[1]), state, spent, held, bool(int(words[6]) & FORKED)
 
 
 def _held_by_threads(pid: int | str) -> int:
@@ -176,7 +182,8 @@ class Warden:
         self._spent_before = 0.0
         self._held = self._held_before = 0
         self._spent = 0.0
-        self._tree: list[int] = []
+        self._tree: dict[int, float] = {}
+        """It and what descends from it, and when each was found."""
         self._look_at = 0.0
         self._buffer = b""
 
@@ -252,7 +259,7 @@ class Warden:
         if found is not None:
             self._held_before = found[3]
             self._spent_before = found[2] + self._reaped
-        self._tree, self._look_at = [self._pid], 0.0
+        self._tree, self._look_at = {self._pid: 0.0}, 0.0
 
     # Limits
 
@@ -266,16 +273,27 @@ class Warden:
 
     def _measure(self, now: float) -> None:
         if now >= self._look_at:
-            self._tree = descendants(os.getpid())
+            self._tree = {pid: self._tree.get(pid, now) for pid in descendants(os.getpid())}
             after = time.monotonic()
             self._look_at = after + max(LOOK_SECONDS, 10 * (after - now))
-        found = [one for one in map(sample, self._tree) if one is not None]
-        self._held = sum(one[3] for one in found)
-        self._spent = sum(one[2] for one in found) + self._reaped - self._spent_before
+        found = {pid: one for pid in self._tree if (one := sample(pid)) is not None}
+        self._held = sum(self._held_by(pid, found, now) for pid in found)
+        self._spent = sum(one[2] for one in found.values()) + self._reaped - self._spent_before
         if self._memory is not None and self._held > self._memory:
             self._why = "memory"
         elif self._cpu is not None and self._spent > self._cpu:
             self._why = "cpu"
+
+    def _held_by(self, pid: int, found: dict[int, Sample], now: float) -> int:
+        """Say how many bytes of a process count.
+
+        One that has just been forked, as for each command that is started, has its parent's pages
+        until it begins a program: what it holds beyond them counts.
+        """
+        parent, _, _, held, is_forked = found[pid]
+        if is_forked and parent in found and now - self._tree[pid] < FORKED_SECONDS:
+            return max(0, held - found[parent][3])
+        return held
 
     # The end
 
