@@ -275,6 +275,21 @@ def leaves_a_thread(ctx: mp.Context) -> int:
 
 
 @app.job(isolate=True)
+async def leaves_calls_in_threads() -> int:
+    """Give up as many calls as the event loop has threads for."""
+    calls = [asyncio.to_thread(time.sleep, 30) for _ in range(32)]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await asyncio.gather(*calls)
+    return os.getpid()
+
+
+@app.job(isolate=True, retries=0, timeout=10)
+async def calls_in_a_thread() -> int:
+    return await asyncio.to_thread(os.getpid)
+
+
+@app.job(isolate=True)
 def leaves_an_alarm(timer: int) -> int:
     signal.setitimer(timer, 0.5, 0.1)
     return os.getpid()

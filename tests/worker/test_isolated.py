@@ -361,6 +361,17 @@ async def test_what_a_thread_that_a_handler_left_tells_is_not_the_next_jobs(app,
 
 
 @ANY
+async def test_calls_in_threads_that_a_handler_gave_up_do_not_keep_the_next_job_waiting(
+    app, worker
+):
+    """The event loop's threads were all taken: it waited for one of them, up to its timeout."""
+    left = await (await isolated.leaves_calls_in_threads.submit_async()).wait_async(60)
+    after = await (await isolated.calls_in_a_thread.submit_async()).wait_async(60)
+    assert after.state == mp.JobState.SUCCEEDED, after.error.message
+    assert after.result == left.result, "in the same process"
+
+
+@ANY
 async def test_a_process_that_a_handler_forks_takes_a_step_where_the_worker_has_hooks(app, worker):
     """It waited for an answer that only its parent hears, up to the attempt's timeout."""
 

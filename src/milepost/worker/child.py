@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Collection
-from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from itertools import count
 from types import ModuleType
@@ -290,7 +290,8 @@ class Child:
                 return self._executor.run(definition, context)
             if self._runner is None:
                 self._runner = asyncio.Runner()
-            return self._runner.run(self._awaited(definition, context), context=copy_context())
+            with _own_threads(self._runner.get_loop()):
+                return self._runner.run(self._awaited(definition, context), context=copy_context())
 
     async def _awaited(self, definition: Definition, context: ChildContext) -> Outcome:
         work = self._executor.run_async(definition, context)
@@ -335,6 +336,17 @@ class Child:
             time.sleep(REPORT_SECONDS)
             if (running := self._running) is not None:
                 running[1]._tell()  # noqa: SLF001 - our own
+
+
+@contextmanager
+def _own_threads(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Give an attempt threads of its own: calls that it gives up keep theirs until they end."""
+    threads = ThreadPoolExecutor(thread_name_prefix="asyncio")
+    loop.set_default_executor(threads)
+    try:
+        yield
+    finally:
+        threads.shutdown(wait=False)
 
 
 def _undeclared(claim: Claim) -> outcome.Problem:
