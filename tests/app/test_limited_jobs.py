@@ -208,6 +208,54 @@ def test_an_ordered_key_goes_on_after_a_failure_and_after_a_cancel(app):
     assert ran == [0, 1, 2]
 
 
+def test_an_ordered_key_keeps_its_order_where_the_clock_is_set_back_l17(app, advance):
+    ran = []
+
+    @app.job(limit=mp.Limit(key="who", ordered=True))
+    def step(who: str, n: int) -> None:
+        ran.append(n)
+
+    step.submit("a", 1)
+    advance(-5)
+    step.submit_many([("a", 2), ("b", 9), ("a", 3)])
+    advance(-5)
+    step.options(unique="u").submit("a", 4)
+    app.drain(5)
+    assert [n for n in ran if n < 9] == [1, 2, 3, 4]
+
+
+def test_an_ordered_key_keeps_the_order_in_which_held_jobs_were_submitted(app):
+    """On SQLite many of them are submitted within one millisecond, which is all that it tells."""
+    ran = []
+
+    @app.job(limit=mp.Limit(ordered=True))
+    def step(n: int) -> None:
+        ran.append(n)
+
+    jobs = [step.options(hold=True).submit(n) for n in range(9)]
+    for job in reversed(jobs):
+        job.submit()
+    app.drain(5)
+    assert ran == [8, 7, 6, 5, 4, 3, 2, 1, 0]
+
+
+def test_an_ordered_key_keeps_the_order_in_which_sleeping_jobs_were_sent_on(app, advance):
+    ran = []
+
+    @app.job(limit=mp.Limit(ordered=True))
+    def step(n: int) -> None:
+        ran.append(n)
+
+    jobs = [step.options(start_in=60).submit(n) for n in range(9)]
+    step.submit(9)
+    advance(-5)
+    for job in reversed(jobs):
+        job.run_now()
+    step.submit(10)
+    app.drain(5)
+    assert ran == [9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 10]
+
+
 @pytest.mark.parametrize("database", POSTGRES, indirect=True)
 def test_the_order_is_that_of_what_is_committed_l13(database, app):
     """In a SQLite file nobody is born while another's transaction is open."""

@@ -170,7 +170,8 @@ SELECT o.job_id, {columns:pinned s.},
        'create', :actor, o.codec, o.payload, o.limit_key,
        {now} + s.deadline_us, {now} + s.start_within_us,
        r.tenant, r.trace, o.producer_id, s.run_id, s.number, o.seq,
-       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now},
+       {number:o.limit_key s.queue s.priority}
   FROM staged o
   JOIN step s ON s.run_id = :run_id AND s.number = o.step
   JOIN run r ON r.id = :run_id

@@ -29,7 +29,7 @@ SELECT pg_notify({channel}, queue) FROM (SELECT DISTINCT queue FROM again) AS to
 INSERT INTO job (id, queued_seq, {columns:pinned}, state, move, actor, detail,
                  deadline_at, start_by, codec, payload, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, origin_id, run_id, step, ordinal, created_at)
-SELECT t.new_id, {now}, {columns:pinned old.},
+SELECT t.new_id, {number:old.limit_key old.queue old.priority}, {columns:pinned old.},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = old.queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL, {now} + (old.deadline_at - old.created_at), {now} + (old.start_by - old.created_at),

@@ -78,7 +78,7 @@ UPDATE job
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'open', version = version + 1, actor = :actor, detail = NULL,
        due_at = {now} + (SELECT poll_us FROM step WHERE step.run_id = job.run_id AND number = job.step),
-       queued_seq = {now}
+       queued_seq = {number:job.limit_key job.queue job.priority}
  WHERE rowid IN (
          SELECT job.rowid
            FROM json_each(:run_id) AS t CROSS JOIN step CROSS JOIN job INDEXED BY job_run
@@ -126,7 +126,7 @@ UPDATE job
        move = 'submit', version = version + 1, actor = :actor, detail = NULL,
        due_at = coalesce({now} + (SELECT poll_us FROM step
                                    WHERE step.run_id = job.run_id AND number = job.step), due_at),
-       queued_seq = {now}
+       queued_seq = {number:job.limit_key job.queue job.priority}
  WHERE rowid IN (SELECT job.rowid
                    FROM json_each(:run_id) AS t CROSS JOIN step CROSS JOIN job INDEXED BY job_run
                   WHERE step.run_id = t.value AND job.run_id = step.run_id

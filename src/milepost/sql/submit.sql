@@ -25,7 +25,7 @@ SELECT pg_notify({channel}, :queue)
 INSERT INTO job (id, payload, ordinal, queued_seq, {columns:pinned}, state, move, actor, detail, due_at,
                  deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel, parent_id,
                  rerun_of, run_id, step, created_at)
-SELECT t.id, t.payload, t.ordinal, {now}, {columns:pinned :},
+SELECT t.id, t.payload, t.ordinal, {number:t.limit_key :queue :priority}, {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL,
@@ -58,7 +58,7 @@ RETURNING id::text
 INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, {columns:pinned}, state, move, actor,
                  detail, due_at, deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
-SELECT :id, :payload, :ordinal, :unique_key, {now}, {columns:pinned :},
+SELECT :id, :payload, :ordinal, :unique_key, {number::limit_key :queue :priority}, {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL,
@@ -134,7 +134,8 @@ SELECT t.id, {columns:pinned s.},
        'create', :actor, t.codec, t.payload, t.limit_key,
        {now} + s.deadline_us, {now} + s.start_within_us,
        r.tenant, r.trace, s.channel, t.parent_id, t.run_id, t.step, t.ordinal,
-       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now}, {now}
+       CASE WHEN s.gated AND NOT s.opened THEN NULL ELSE {now} + s.poll_us END, {now},
+       {number:t.limit_key s.queue s.priority}
   FROM {rows:id run_id step parent_id ordinal codec payload* limit_key} AS t
  CROSS JOIN step s ON s.run_id = t.run_id AND s.number = t.step
  CROSS JOIN run r ON r.id = t.run_id
@@ -156,6 +157,7 @@ UPDATE job
                     WHEN (SELECT transport FROM queue WHERE queue.name = job.queue) <> 'store'
                     THEN 'READY' ELSE 'QUEUED' END,
        move = 'submit',
-       version = version + 1, actor = :actor, detail = NULL, queued_seq = {now}
+       version = version + 1, actor = :actor, detail = NULL,
+       queued_seq = {number:job.limit_key job.queue job.priority}
  WHERE id IN (SELECT value FROM json_each(:id)) AND state = 'CREATED'
 RETURNING id

@@ -305,22 +305,35 @@ def _lists(parts: list[str]) -> set[int]:
 # Macros
 
 
+_RULE_OF = {
+    "postgres": "milepost_rule_of({key})",
+    "sqlite": "replace(replace(substr({key}, 3, instr(substr({key}, 3), '/') - 1), '%2F', '/'),"
+    " '%25', '%')",
+}
 _WORDS: Mapping[str, Mapping[str, str]] = {
     "now": {"postgres": POSTGRES_NOW, "sqlite": SQLITE_NOW},
     "micros": {"postgres": " * interval '1 microsecond'", "sqlite": ""},
     "db_user": {"postgres": "db_user", "sqlite": "NULL"},
-    "rule": {
-        "postgres": "milepost_rule_of(job.limit_key)",
-        "sqlite": "replace(replace(substr(job.limit_key, 3,"
-        " instr(substr(job.limit_key, 3), '/') - 1), '%2F', '/'), '%25', '%')",
-    },
+    "rule": {dialect: text.format(key="job.limit_key") for dialect, text in _RULE_OF.items()},
 }
-# A job of an ordered key keeps its place in line until it has ended: it is the next of its key.
-_IN_TURN = (
-    "job.limit_key IS NOT NULL AND job.fence > 0 AND EXISTS (SELECT 1 FROM limit_rule"
-    " WHERE scope = 'job' AND name = {rule} AND ordered)"
-)
-_NEXT_SEQ = {"postgres": "nextval('queued_seq')", "sqlite": "{now}"}
+# In SQLite it is the time in milliseconds, of a clock that may be set back. Under an ordered key it
+# is greater than the number of the job before it all the same. Whether any rule is ordered is asked
+# once for a statement, not for each job.
+_NUMBER = {
+    "postgres": "nextval('queued_seq')",
+    "sqlite": """CASE WHEN {key} IS NOT NULL
+          AND EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND ordered) AND {ordered}
+     THEN max({{now}},
+              coalesce((SELECT last.queued_seq + 1 FROM job AS last INDEXED BY job_claim
+                         WHERE last.queue = {queue} AND last.priority = {priority}
+                           AND last.state = 'QUEUED' AND last.limit_key = {key}
+                         ORDER BY last.queued_seq DESC LIMIT 1), 0),
+              coalesce((SELECT last.queued_seq + 1 FROM job AS last INDEXED BY job_ready
+                         WHERE last.queue = {queue} AND last.priority = {priority}
+                           AND last.state = 'READY'
+                         ORDER BY last.queued_seq DESC LIMIT 1), 0))
+     ELSE {{now}} END""",
+}
 
 
 def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[str]) -> str:
@@ -335,11 +348,33 @@ def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[
             return f'"{schema}"'
         case "channel":
             return f"'{channel_of(schema)}'"
-        case "requeued":
-            text = f"CASE WHEN {_IN_TURN} THEN queued_seq ELSE {_NEXT_SEQ[dialect]} END"
-            return _expanded(text, dialect, schema)
+        case "number" | "requeued":
+            return _expanded(_PLACES[name](given, dialect), dialect, schema)
         case _:
             raise Invalid(f"nothing is known of {{{name}}} in a statement")
+
+
+def _number(given: str, dialect: str) -> str:
+    """Give the number of a job that joins a line: behind all that are there."""
+    key, queue, priority = given.split()
+    ordered = _ordered(key, dialect)
+    return _NUMBER[dialect].format(key=key, ordered=ordered, queue=queue, priority=priority)
+
+
+def _requeued(_: str, dialect: str) -> str:
+    """Give that of a job that comes back; under an ordered key it keeps its own, as the next."""
+    ordered = _ordered("job.limit_key", dialect)
+    its_turn = f"job.limit_key IS NOT NULL AND job.fence > 0 AND {ordered}"
+    number = _number("job.limit_key job.queue job.priority", dialect)
+    return f"CASE WHEN {its_turn} THEN queued_seq ELSE {number} END"
+
+
+def _ordered(key: str, dialect: str) -> str:
+    rule = _RULE_OF[dialect].format(key=key)
+    return f"EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND name = {rule} AND ordered)"
+
+
+_PLACES = {"number": _number, "requeued": _requeued}
 
 
 def _expanded(
