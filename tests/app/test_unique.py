@@ -1,5 +1,6 @@
 """One job per key: what becomes of the one that has it, and how long the key stays taken."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
@@ -90,6 +91,59 @@ def test_one_whose_time_has_come_is_replaced_by_one_that_may_be_claimed_at_once(
     app.maintain_once()
     assert first.refresh().state == "QUEUED"
     assert index.options(unique="k", on_conflict="replace").submit("b").state == "QUEUED"
+
+
+@pytest.mark.parametrize("limit", [None, mp.Limit(1)])
+def test_one_that_replaces_another_has_its_place_in_line(app, limit):
+    """Behind a backlog a stream of submits put it off for ever."""
+    app.queue("default", most=1)
+    ran = []
+
+    @app.job(limit=limit)
+    async def index(page: str) -> None:
+        ran.append(page)
+
+    newest = index.options(unique="home", on_conflict="replace")
+    newest.submit("home 1")
+    for n in range(5):
+        time.sleep(0.002)  # numbers of SQLite are milliseconds
+        index.submit(f"other {n}")
+        newest.submit(f"home {n + 2}")
+    app.drain(5)
+    assert ran == ["home 6", *(f"other {n}" for n in range(5))]
+
+
+@pytest.mark.parametrize("other", [{"queue": "q"}, {"priority": 1}])
+def test_one_that_replaces_another_elsewhere_joins_the_end_of_its_line(app, other):
+    app.queue(other.get("queue", "default"), most=1)
+    ran = []
+
+    @app.job
+    async def index(page: str) -> None:
+        ran.append(page)
+
+    newest = index.options(unique="home", on_conflict="replace")
+    newest.submit("home 1")
+    time.sleep(0.002)
+    index.options(**other).submit("other")
+    newest.options(**other).submit("home 2")
+    app.drain(5)
+    assert ran == ["other", "home 2"]
+
+
+def test_under_an_ordered_key_one_that_replaces_another_joins_the_end(app):
+    ran = []
+
+    @app.job(limit=mp.Limit(ordered=True))
+    def index(page: str) -> None:
+        ran.append(page)
+
+    newest = index.options(unique="home", on_conflict="replace")
+    newest.submit("home 1")
+    index.submit("other")
+    newest.submit("home 2")
+    app.drain(5)
+    assert ran == ["other", "home 2"]
 
 
 def test_one_that_takes_the_place_of_a_held_one_starts_at_its_own_time(app, index):

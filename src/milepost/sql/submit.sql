@@ -35,12 +35,14 @@ SELECT t.id, t.payload, t.ordinal, {number:t.limit_key :queue :priority}, {colum
   FROM {rows:id payload* ordinal limit_key} AS t
 
 -- name: job_create_unique
+-- One that replaces another may have its place in line, `queued_seq`.
 -- postgres
 -- Waits for a rival's transaction: no row back means that the rival is there, and committed.
-INSERT INTO job (id, payload, ordinal, unique_key, {columns:pinned}, state, move, actor, detail, due_at,
+INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, {columns:pinned}, state, move, actor, detail, due_at,
                  delay_us, deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
-VALUES (:id, :payload, :ordinal, :unique_key, {columns:pinned :},
+VALUES (:id, :payload, :ordinal, :unique_key, coalesce(:queued_seq::bigint, {number::limit_key :queue :priority}),
+        {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
             THEN 'READY' ELSE :state END,
         'create', :actor, NULL,
@@ -58,7 +60,8 @@ RETURNING id::text
 INSERT INTO job (id, payload, ordinal, unique_key, queued_seq, {columns:pinned}, state, move, actor,
                  detail, due_at, deadline_at, start_by, codec, tags, tenant, limit_key, units, trace, channel,
                  parent_id, rerun_of, run_id, step, created_at)
-SELECT :id, :payload, :ordinal, :unique_key, {number::limit_key :queue :priority}, {columns:pinned :},
+SELECT :id, :payload, :ordinal, :unique_key, coalesce(:queued_seq, {number::limit_key :queue :priority}),
+       {columns:pinned :},
        CASE WHEN :state = 'QUEUED' AND (SELECT transport FROM queue WHERE queue.name = :queue) <> 'store'
             THEN 'READY' ELSE :state END,
        'create', :actor, NULL,
@@ -77,7 +80,8 @@ SELECT {text:id}, queue, state, state IN {unclaimed} AND fence = 0 AND run_id IS
 
 -- name: job_replace
 -- Makes room for a newer job with the same key; one that was ever claimed stays, and so does a run's.
--- Tells when it would have started: NULL, as soon as it can; and, from the journal, whether it was held.
+-- Tells when it would have started: NULL, as soon as it can; from the journal, whether it was held; and its place, if
+-- it was in the line that the newer one joins. Under an ordered key that joins the end: it was submitted later.
 UPDATE job
    SET state = 'CANCELLED', move = 'cancel', version = version + 1,
        actor = :actor, detail = :reason, cancel_reason = :reason, finished_at = {now}
@@ -86,7 +90,12 @@ UPDATE job
 RETURNING {text:id}, CASE WHEN due_at > {now} THEN due_at END,
           EXISTS (SELECT 1 FROM journal
                    WHERE subject_id = job.id AND machine = 'job' AND seq = job.version - 1
-                     AND to_state = 'CREATED')
+                     AND to_state = 'CREATED'),
+          CASE WHEN job.queue = :queue AND job.priority = :priority AND NOT {ordered::limit_key}
+                    AND EXISTS (SELECT 1 FROM journal
+                                 WHERE subject_id = job.id AND machine = 'job' AND seq = job.version - 1
+                                   AND to_state IN {lined_up})
+               THEN queued_seq END
 
 -- name: job_standing
 -- postgres

@@ -348,7 +348,7 @@ def _macro(name: str, given: str, *, dialect: str, schema: str, same: frozenset[
             return f'"{schema}"'
         case "channel":
             return f"'{channel_of(schema)}'"
-        case "number" | "requeued":
+        case "number" | "ordered" | "requeued":
             return _expanded(_PLACES[name](given, dialect), dialect, schema)
         case _:
             raise Invalid(f"nothing is known of {{{name}}} in a statement")
@@ -370,11 +370,12 @@ def _requeued(_: str, dialect: str) -> str:
 
 
 def _ordered(key: str, dialect: str) -> str:
+    """Tell whether the rule that a key names is ordered."""
     rule = _RULE_OF[dialect].format(key=key)
     return f"EXISTS (SELECT 1 FROM limit_rule WHERE scope = 'job' AND name = {rule} AND ordered)"
 
 
-_PLACES = {"number": _number, "requeued": _requeued}
+_PLACES = {"number": _number, "ordered": _ordered, "requeued": _requeued}
 
 
 def _expanded(

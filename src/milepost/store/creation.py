@@ -178,13 +178,15 @@ def _create_or_find(job: NewJob) -> Steps[str]:
         "unique_key": job.unique_key,
         "limit_key": job.key or job.template.limit_key,
         "reason": f"replaced by {job.id}",
+        "queued_seq": None,
     }
     for _ in range(UNIQUE_TRIES):
         if (yield Call("job_create_unique", parameters)):
             return job.id
         if job.on_conflict != "keep" and (gone := (yield Call("job_replace", parameters))):
             if job.on_conflict == "replace":
-                _, due_at, was_held = gone[0]
+                _, due_at, was_held, place = gone[0]
+                parameters["queued_seq"] = place
                 parameters.update({} if was_held else _at_its_time(job, due_at))
             continue
         # A new statement sees the commit of the rival; that job may have ended since.
