@@ -219,6 +219,39 @@ def test_an_ordered_key_names_the_job_that_has_the_turn_and_why_l11(yard, advanc
     assert yard.told(a[0]).reasons == ("in_line",)
 
 
+@pytest.mark.parametrize("usual", [None, 60.0])
+def test_nobody_guesses_when_a_job_that_waits_for_a_signal_gives_its_turn_away(
+    yard, monkeypatch, usual
+):
+    """It was an IndexError once a job of its kind had ended; else it said that none had."""
+    yard.declare(Limit(ordered=True))
+    monkeypatch.setattr("milepost.store.limit_explain.lately", _always(usual))
+    a = yard.put("acme", "acme", "acme")
+    [claim] = yard.take()
+    yard.settle(claim, outcome.later(None))
+    for place, job in enumerate(a[1:]):
+        told = yard.told(job)
+        assert told.reasons == ("turn",)
+        assert (
+            f"job {a[0]} (k) has the turn and is WAITING until something wakes it: "
+            f"`milepost jobs cancel {a[0]}` lets the next one go; {place} before this one; "
+            "when it starts is not known: the job that has the turn waits for no set time"
+        ) in told.details[0]
+
+
+def test_the_next_of_an_ordered_key_waits_for_the_rate_of_its_queue_alone(yard, monkeypatch):
+    """It was an IndexError: nobody holds the key, and there is nobody before it there."""
+    yard.declare(Limit(ordered=True))
+    yard.declare(Limit(rate=1, per_us=10_000_000, burst=1), scope="queue", name="default")
+    monkeypatch.setattr("milepost.store.limit_explain.lately", _always(60.0))
+    yard.put("acme")
+    yard.take()
+    _, last = yard.put("other", "third")
+    told = yard.told(last)
+    assert told.reasons == ("queue_rate",)
+    assert re.search(r"1 before this one; about (20|19\.\d) seconds until it starts", told.text)
+
+
 def test_a_rate_says_when_the_next_one_is_free(yard, advance):
     yard.declare(Limit(rate=1, per_us=10_000_000, burst=2))
     a = yard.put(*["acme"] * 5)

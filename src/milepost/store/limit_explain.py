@@ -23,6 +23,7 @@ from milepost.store.rules import ANY_HOST, Limit, Rule, rules
 HOLDERS, NAMED = 100, 5
 """How many leases are read, and how many of those are named."""
 DAY_SECONDS = 86_400
+SLEEPING = (JobState.WAITING, JobState.RETRYING)
 OWED_LEAST = 60.0
 """A bucket that owes more than this is told, with the command that clears it."""
 
@@ -47,6 +48,11 @@ class Turn(msgspec.Struct, frozen=True):
     state: str
     left: float | None
     """In how many seconds it is due, if it sleeps until then."""
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether it sleeps until something wakes it, such as a signal."""
+        return self.state in SLEEPING and self.left is None
 
 
 class Level(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,7 +247,6 @@ def lately(kind: str, now: datetime) -> Steps[float | None]:
 
 # Saying it
 
-SLEEPING = (JobState.WAITING, JobState.RETRYING)
 Knows = Callable[[str, int], bool]
 
 
@@ -379,14 +384,16 @@ def _has_turn(found: Limited, turn: Turn, knows: Knows) -> str:
         return f"{told} until {moment(due)}, in {span(max(0.0, turn.left))}: {away}"
     if turn.state == JobState.QUEUED and not knows(turn.kind, turn.kind_version):
         return f"{told}, and no live worker knows its version {turn.kind_version}: {away}"
-    return told
+    return f"{told} until something wakes it: {away}" if turn.is_open_ended else told
 
 
 def _start(found: Limited) -> str:
     left = starts_in(found)
     if left is not None:
         return f"about {span(left)} until it starts"
-    if found.seconds is None:
+    if any(level.turn and level.turn.is_open_ended for level in found.levels):
+        why = "the job that has the turn waits for no set time"
+    elif found.seconds is None:
         why = "no job of its kind has ended lately"
     elif shut := [level.name for level in found.levels if level.limit.most == 0]:
         why = f"{shut[0]} lets none start"
@@ -414,9 +421,13 @@ def _freed_in(level: Level, seconds: float) -> float:
     """
     most = 1 if level.limit.ordered else level.limit.most or 0
     turn = level.turn
+    if turn is not None and turn.is_open_ended:
+        return inf
     if level.limit.ordered and not level.live and turn is not None and turn.left is not None:
         return max(0.0, turn.left) + (level.before + 1) * seconds
     ends = level.live - most + 1 + level.before
+    if ends <= 0:
+        return 0.0
     left = sorted(seconds - one.seconds for one in level.holders if one.seconds < seconds)
     if ends <= len(left):
         return left[ends - 1]
