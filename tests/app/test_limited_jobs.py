@@ -276,6 +276,46 @@ def test_the_order_is_that_of_what_is_committed_l13(database, app):
 
 
 @pytest.mark.parametrize("database", POSTGRES, indirect=True)
+def test_an_attempt_keeps_its_turn_also_if_an_older_submit_commits_meanwhile_l13(
+    database, app, advance
+):
+    ran = []
+
+    @app.job(limit=mp.Limit(ordered=True), retries=1, retry_delay=60)
+    def step(ctx: mp.Context, n: int) -> None:
+        ran.append(n)
+        if n == 2 and ctx.attempt == 1:
+            raise TimeoutError
+
+    with psycopg.connect(database.url) as connection:
+        step.within(connection).submit(1)
+        step.submit(2)
+        app.drain()
+        assert ran == [2]
+    advance(61)
+    app.drain(5)
+    assert ran == [2, 2, 1]
+
+
+def test_an_attempt_keeps_its_turn_where_the_clock_is_set_back_l17(app, advance):
+    ran = []
+
+    @app.job(limit=mp.Limit(ordered=True), retries=1, retry_delay=60)
+    def step(ctx: mp.Context, n: int) -> None:
+        ran.append(n)
+        if n == 1 and ctx.attempt == 1:
+            raise TimeoutError
+
+    step.submit(1)
+    app.drain()
+    advance(-5)
+    step.submit(2)
+    advance(66)
+    app.drain(5)
+    assert ran == [1, 1, 2]
+
+
+@pytest.mark.parametrize("database", POSTGRES, indirect=True)
 def test_a_claim_by_an_old_snapshot_is_refused_l5(database, app):
     app.limits.list()
     with closing(psycopg.connect(database.url)) as other:

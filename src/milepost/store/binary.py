@@ -51,10 +51,10 @@ PACK: dict[str, Pack] = {
 """How a value is spelled that SQLite gives as a number, or as bytes: a text, too."""
 
 
-def numbered() -> Pack:
-    """Give rows numbers in the order in which they come, whatever their value."""
-    places = count(1)
-    return lambda _: _int8(8, next(places))
+def numbered(first: int) -> Pack:
+    """Give rows numbers in the order in which they come: from the first one on, or below it."""
+    places = count()
+    return lambda place: _int8(8, next(places) + (first if place >= first else 1))
 
 
 class Column(msgspec.Struct, frozen=True):

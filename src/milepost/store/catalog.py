@@ -316,9 +316,12 @@ _WORDS: Mapping[str, Mapping[str, str]] = {
     "db_user": {"postgres": "db_user", "sqlite": "NULL"},
     "rule": {dialect: text.format(key="job.limit_key") for dialect, text in _RULE_OF.items()},
 }
-# In SQLite it is the time in milliseconds, of a clock that may be set back. Under an ordered key it
-# is greater than the number of the job before it all the same. Whether any rule is ordered is asked
-# once for a statement, not for each job.
+FIRST_PLACE = 2**50
+"""Jobs join a line at larger numbers: PostgreSQL's begin here, SQLite's are times. A job of an
+ordered key that comes back stands below all of them, also those that join later."""
+# In SQLite it is the time, to the millisecond, of a clock that may be set back. Under an ordered key
+# it is greater than the number of the job before it all the same. Whether any rule is ordered is
+# asked once for a statement, not for each job.
 _NUMBER = {
     "postgres": "nextval('queued_seq')",
     "sqlite": """CASE WHEN {key} IS NOT NULL
@@ -362,11 +365,11 @@ def _number(given: str, dialect: str) -> str:
 
 
 def _requeued(_: str, dialect: str) -> str:
-    """Give that of a job that comes back; under an ordered key it keeps its own, as the next."""
+    """Give that of a job that comes back: the last, but under an ordered key it is the next."""
     ordered = _ordered("job.limit_key", dialect)
     its_turn = f"job.limit_key IS NOT NULL AND job.fence > 0 AND {ordered}"
     number = _number("job.limit_key job.queue job.priority", dialect)
-    return f"CASE WHEN {its_turn} THEN queued_seq ELSE {number} END"
+    return f"CASE WHEN {its_turn} THEN job.queued_seq % {FIRST_PLACE} ELSE {number} END"
 
 
 def _ordered(key: str, dialect: str) -> str:

@@ -28,7 +28,7 @@ from milepost.errors import IllegalMove, Invalid, MilepostError, Unavailable
 from milepost.store import failpoint
 from milepost.store.allow import check_allowed
 from milepost.store.binary import Column, Packer, numbered, summed
-from milepost.store.catalog import Statement, own_tables
+from milepost.store.catalog import FIRST_PLACE, Statement, own_tables
 from milepost.store.driver import Call, Driver, Rows, Steps
 from milepost.store.held import HeldTransaction
 from milepost.store.migrate import check, migrations, pending, set_up
@@ -111,7 +111,7 @@ class CarriedTable(msgspec.Struct, frozen=True):
 
     def packer(self) -> Packer:
         """Spell its rows; jobs get their places in line anew, in the same order."""
-        places = {"queued_seq": numbered()} if self.name == "job" else {}
+        places = {"queued_seq": numbered(FIRST_PLACE)} if self.name == "job" else {}
         return Packer(self.name, self.columns, **places)
 
 
@@ -369,7 +369,8 @@ def _set_sequences(here: MovingFile, there: HeldTransaction, tables: list[Carrie
             text = (
                 f"SELECT setval('{sequence}', nullif("
                 f"greatest(:given::bigint, (SELECT max({column}) FROM {table.name}), "
-                f"pg_sequence_last_value('{sequence}'::regclass)), 0))"
+                f"pg_sequence_last_value('{sequence}'::regclass), (SELECT seqstart - 1 "
+                f"FROM pg_sequence WHERE seqrelid = '{sequence}'::regclass)), 0))"
             )
             asked = {"given": here.given(table.name)}
             there.ask(Call(Statement("move:setval", text, ""), asked))

@@ -19,7 +19,8 @@ DO $do$ BEGIN
     END $$ $f$, current_schema());
 END $do$;
 
-CREATE SEQUENCE queued_seq;
+-- Below its start stand jobs of ordered keys that come back (FIRST_PLACE in store/catalog.py).
+CREATE SEQUENCE queued_seq START WITH 1125899906842624;
 
 CREATE TABLE job (
   id uuid NOT NULL,
