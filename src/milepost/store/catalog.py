@@ -320,8 +320,8 @@ FIRST_PLACE = 2**50
 """Jobs join a line at larger numbers: PostgreSQL's begin here, SQLite's are times. A job of an
 ordered key that comes back stands below all of them, also those that join later."""
 # In SQLite it is the time, to the millisecond, of a clock that may be set back. Under an ordered
-# key it is greater than the number of the job before it all the same. Whether any rule is ordered is
-# asked once for a statement, not for each job.
+# key it is greater than the number of the job before it all the same. Whether any rule is ordered
+# is asked once for a statement, not for each job.
 _NUMBER = {
     "postgres": "nextval('queued_seq')",
     "sqlite": """CASE WHEN {key} IS NOT NULL
