@@ -288,12 +288,14 @@ class App(Runner):
         *,
         most: int | None = None,
         rate: str | float | None = None,
+        burst: float | None = None,
         max_waiting: int | None = None,
         transport: "str | Broker" = STORE,
     ) -> None:
         """Declare a queue: `most` of its jobs run at once, and start at a `rate`, as in "25/s".
 
-        Both hold over all workers. A submit raises `QueueFull` once `max_waiting` jobs wait in it.
+        After a rest `burst` jobs may start at once, one second's worth unless given. All of it
+        holds over all workers. A submit raises `QueueFull` once `max_waiting` jobs wait in it.
 
         With a `transport` a broker tells workers of its jobs: "nats", "rabbitmq", "redis" and
         others, at the address of MILEPOST_BROKER_URL, or a broker of its own. The jobs stay in the
@@ -305,7 +307,8 @@ class App(Runner):
         limit. Jobs of steps and schedules, retries and reruns are not refused.
         """
         check_queues([name])
-        limit = None if most is rate is None else stored_limit(Limit(most, rate=rate))
+        is_limited = (most, rate, burst) != (None, None, None)
+        limit = stored_limit(Limit(most, rate=rate, burst=burst)) if is_limited else None
         if max_waiting is not None:
             Whole(least=1).check("max_waiting", max_waiting)
         if transport != STORE:

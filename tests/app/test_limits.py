@@ -311,6 +311,16 @@ def test_what_somebody_set_stays_until_a_declaration_changes_l6_l7(database, app
     assert (rule.declared, rule.declared_before) == (Stored(most=1), Stored(most=3))
 
 
+def test_a_queue_may_let_many_start_at_once_after_a_rest(app):
+    """Only an operator could say so, by a command."""
+    app.queue("slow", rate="100/m", burst=10)
+    app.maintain_once()
+    rule = Stored(rate=100.0, per_us=60_000_000, burst=10.0)
+    assert stored(app) == {("queue", "slow"): rule}
+    with pytest.raises(mp.Invalid, match="burst without rate="):
+        app.queue("slow", most=5, burst=10)
+
+
 def test_a_queues_limit_comes_and_goes_with_its_declaration(database, app, raw):
     app.queue("slow", most=50, rate="100/m", max_waiting=9)
     app.maintain_once()

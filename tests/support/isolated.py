@@ -23,6 +23,8 @@ import milepost as mp
 from milepost.client import Importing
 
 SLOW = "ISOLATED_IMPORT_SECONDS"
+OLD_SOURCE = "ISOLATED_OLD_SOURCE"
+"""Says that the source is that of before, in which one job was not declared."""
 if Importing.now:
     time.sleep(float(os.environ.get(SLOW, "0")))
 
@@ -114,6 +116,20 @@ def ignores_everything() -> None:
     while True:
         with suppress(BaseException):
             time.sleep(600)
+
+
+@app.job(isolate=True, retries=0)
+def stops_its_warden() -> None:
+    """Keep asleep whoever would kill it."""
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+if OLD_SOURCE not in os.environ:
+
+    @app.job(isolate=True, retries=0)
+    def is_new() -> int:
+        return os.getpid()
 
 
 @app.job(isolate=True, retries=0, timeout=0.5)

@@ -103,7 +103,8 @@ def test_an_empty_line_is_looked_at_from_where_numbers_stood_while_its_bottom_is
         assert not floors.whole
         assert {place.priority for place in line} == set(range(10))
         assert {place.floor for place in line} == {7}
-    assert floors.due(2.5)
+    assert not floors.due(5.9)
+    assert floors.due(6.1)
 
 
 def test_each_queue_is_the_first_of_its_priority_in_turn():

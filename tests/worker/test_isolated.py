@@ -212,6 +212,19 @@ async def test_a_handler_that_does_not_listen_is_cancelled_and_one_that_does_cle
     assert path.read_text() == "enough"
 
 
+@ANY
+async def test_a_handler_that_stops_its_warden_is_cancelled_all_the_same(app, worker, until):
+    """It ran on for as long as it liked."""
+    job = await isolated.stops_its_warden.submit_async()
+    await until(lambda: [r for r in worker._slots._running.values() if r.began], 60)
+    [process] = worker._isolated._all
+    await until(lambda: sample(process._warden._pid)[1] == "T", 60)
+    await job.cancel_async("enough")
+    done = await job.wait_async(20)
+    assert (done.state, done.record.cancel_reason) == (mp.JobState.CANCELLED, "enough")
+    assert (await (await isolated.pid.submit_async()).wait_async(60)).state == "SUCCEEDED"
+
+
 @pytest.fixture
 def seldom(app, monkeypatch):
     """Have workers sweep seldom."""
@@ -348,6 +361,17 @@ async def test_a_job_is_not_blamed_for_a_process_that_was_killed_before_it(
     assert after.result != first.result
     moves = [event.move for event in await after.history_async()]
     assert moves.count("claim") == 1, "nor claimed twice"
+
+
+@ANY
+async def test_a_process_that_has_an_older_source_is_replaced(app, worker, monkeypatch):
+    """It was kept, and failed the job for good, whatever the source was by then."""
+    monkeypatch.setenv(isolated.OLD_SOURCE, "yes")
+    failed = await (await isolated.is_new.submit_async()).wait_async(60)
+    assert failed.error.code == "configuration"
+    monkeypatch.delenv(isolated.OLD_SOURCE)
+    done = await (await isolated.is_new.submit_async()).wait_async(60)
+    assert done.state == mp.JobState.SUCCEEDED, done.error.message
 
 
 @ANY

@@ -250,6 +250,8 @@ class Child:
         self._task: asyncio.Task[Outcome] | None = None
         self._runner: asyncio.Runner | None = None
         self._before = Surroundings()
+        self._is_outdated = False
+        """Whether its source lacks a job that the worker knows: a new process may have it."""
 
     def run(self) -> None:
         """Run what comes until the worker is gone."""
@@ -267,7 +269,7 @@ class Child:
             self._running = None
             if hears_warden():
                 time.sleep(HEARD_SECONDS)  # it may have ended by that signal: it is killed now
-            left = self._before.restore()
+            left = self._before.restore() or self._is_outdated
             report = reporter.last(context)
             self._pipe.send(Done(attempt.number, result, report, held(), left))
 
@@ -285,6 +287,7 @@ class Child:
             claim = attempt.claim
             definition = self._app.registry.find(claim.kind, claim.kind_version)
             if definition is None:
+                self._is_outdated = True
                 return outcome.failed(_undeclared(claim))
             if not definition.is_async:
                 return self._executor.run(definition, context)

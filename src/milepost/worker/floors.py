@@ -174,9 +174,10 @@ class Floors:
             self._floors.clear()
             self._unseen = {(place.queue, place.priority) for place in self._line}
             took = ended - began
-            self._rests_until = ended + took / RESCAN_SHARE if took > COSTLY_SECONDS else 0.0
+            again = ended + min(RESCAN_MOST_SECONDS, took * RESCAN_TIMES)
+            self._rests_until = again if took > COSTLY_SECONDS else 0.0
             self._allowed = ended + min(RESCAN_SECONDS, took / RESCAN_SHARE)
-            self._due = max(self._due, ended + min(RESCAN_MOST_SECONDS, took * RESCAN_TIMES))
+            self._due = max(self._due, again)
             self.top_before = self._top
             self._unmet_floor = self.top_before if came_to_end else 0
         if self._unseen:

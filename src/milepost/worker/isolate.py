@@ -43,6 +43,7 @@ from milepost.worker.pipe import (
     Severed,
 )
 from milepost.worker.processes import (
+    CANCEL_SECONDS,
     CLOSE_SECONDS,
     OVERDUE_SECONDS,
     IsolatedProcess,
@@ -282,7 +283,7 @@ class IsolatedLanes(ThreadLanes):
         late = verdict.why == "unknown" and running.overdue(time.monotonic())
         if verdict.why == "timeout" or late:
             return self._located(self._timed_out(running), process)
-        if verdict.why == "cancel":
+        if verdict.why == "cancel" or (verdict.why == "unknown" and context.cancelled):
             return outcome.cancelled(context.reason)
         cause = self._cause(running.definition, verdict, error)
         result = self._located(self._executor.judge(running.definition, context, cause), process)
@@ -339,6 +340,13 @@ class IsolatedLanes(ThreadLanes):
         process = running.process
         if running.began is not None and process is not None and running.number:
             process.ask_to_stop(running.number, reason)  # before that, its thread asks
+            late = CANCEL_SECONDS + OVERDUE_SECONDS
+            asyncio.get_running_loop().call_later(late, self._kill_late, running, process)
+
+    def _kill_late(self, running: RunningJob, process: IsolatedProcess) -> None:
+        """Kill a process that its warden should have killed by now."""
+        if not running.ended and process.number == running.number:
+            process.kill()
 
     def refuse(self, running: RunningJob) -> None:
         """End a job that has not begun, also while its process starts, if it should not begin."""
@@ -362,6 +370,8 @@ class IsolatedLanes(ThreadLanes):
             await asyncio.to_thread(self._drop_all, idle)
         while self._all and time.monotonic() < until:  # noqa: ASYNC110 - threads drop them
             await asyncio.sleep(0.005)
+        for process in list(self._all):
+            process.kill()
 
     def _drop_all(self, idle: list[IsolatedProcess]) -> None:
         for process in idle:

@@ -194,7 +194,8 @@ class IsolatedProcess:
             first = self._pipe.read()
         except Severed as error:
             verdict = self.verdict()
-            told = str(error) if verdict.why == "closed" else ended(verdict)
+            closed = verdict.why == "closed"
+            told = str(error) if closed else ended(verdict, before="it was ready")
             raise ProcessDied(f"its process could not be started: {told}") from error
         if isinstance(first, Broken):
             raise ProcessDied(
@@ -309,7 +310,7 @@ def _memory_file() -> int:
     return -1
 
 
-def ended(verdict: Verdict) -> str:
+def ended(verdict: Verdict, *, before: str = "its handler returned") -> str:
     """Tell how it ended, in words."""
     status = verdict.status
     if verdict.why == "closed":
@@ -320,4 +321,4 @@ def ended(verdict: Verdict) -> str:
         with suppress(ValueError):
             return f"its process was killed by signal {-status} ({signal.Signals(-status).name})"
         return f"its process was killed by signal {-status}"
-    return f"its process ended with code {status} before its handler returned"
+    return f"its process ended with code {status} before {before}"
