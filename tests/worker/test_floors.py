@@ -86,7 +86,7 @@ def test_where_a_look_at_the_bottom_takes_long_it_comes_less_often():
     looked_at_bottom(floors, 7, at=0.0, took=0.001)
     assert [floors.due(at) for at in (0.9, 1.1)] == [False, True]
     looked_at_bottom(floors, 8, at=10.0, took=0.02)
-    assert [floors.due(at) for at in (13.9, 14.1)] == [False, True]
+    assert [floors.due(at) for at in (14.9, 15.1)] == [False, True]
     looked_at_bottom(floors, 9, at=20.0, took=1.0)
     assert [floors.due(at) for at in (25.9, 26.1)] == [False, True]
 
@@ -103,8 +103,8 @@ def test_an_empty_line_is_looked_at_from_where_numbers_stood_while_its_bottom_is
         assert not floors.whole
         assert {place.priority for place in line} == set(range(10))
         assert {place.floor for place in line} == {7}
-    assert not floors.due(5.9)
-    assert floors.due(6.1)
+    assert not floors.due(6.9)
+    assert floors.due(7.1)
 
 
 def test_each_queue_is_the_first_of_its_priority_in_turn():
@@ -221,9 +221,9 @@ def test_floors_of_leases_are_known_where_looks_take_long_and_counted_anew_after
     assert told(floors, 2.0) == [("job", "0/r/a", 7)]
     floors.learn(a_look(took_us=500, leases=(("job", "0/r/a", 8), ("queue", "q", 9))))
     assert told(floors, 3.0) == [("job", "0/r/a", 8), ("queue", "q", 9)]
-    assert told(floors, 99.0) == []
+    assert told(floors, 199.0) == []
     floors.learn(a_look(took_us=500, leases=(("job", "0/r/a", 8),)))
-    assert told(floors, 100.0) is None
+    assert told(floors, 200.0) is None
 
 
 def test_floors_of_leases_are_dropped_where_somebody_claimed_by_hand_and_beyond_a_number():

@@ -854,3 +854,24 @@ async def test_a_full_queue_is_not_looked_at_at_the_pace_of_a_rate(
     await asyncio.wait_for(running, 30)
     await patient.close_async()
     assert met <= 10
+
+
+def test_a_look_behind_blocked_jobs_that_takes_long_comes_less_often():
+    """Behind an old snapshot it reads every job that there was: it was one look in 32."""
+    line = LimitedLine()
+    line.floors.know(["default"])
+
+    def comes(now: float) -> bool:
+        line.sweep.hides = True
+        found = False
+        for _ in range(SWEEP_TURN):
+            line.line(now)
+            if line.takes_one:
+                found = True
+                look = Look(16, 256, 256, 0, None, None, None, last=("default", 0, 7, 7))
+                line.looked([], look, line.reach(1), began=now, ended=now + 0.02)
+                line.sweep.hides = True
+        return found
+
+    assert [comes(now) for now in (1.0, 2.0, 8.9)] == [True, False, False]
+    assert [comes(now) for now in (9.1, 9.2, 17.2)] == [True, False, True]

@@ -12,7 +12,7 @@ from milepost.store.limits import LeaseFloor, Look
 
 RESCAN_SECONDS = 1.0
 RESCAN_SHARE = 0.05
-RESCAN_TIMES, RESCAN_MOST_SECONDS = 200, 5.0
+RESCAN_TIMES, RESCAN_MOST_SECONDS = 400, 5.0
 """A look at the bottom comes again after this many times its duration, at most after this long."""
 COSTLY_SECONDS = 0.005
 """Where it took longer, dead entries are walked: nobody looks there because nothing was met."""
@@ -30,7 +30,7 @@ FORGOTTEN = 0.1
 COSTLY_US, COSTLY_KEY_US = 2_000, 50
 """A look that took longer in all, and for each job and key that it saw, counts dead leases."""
 LEASES_MOST = 500
-LEASES_SECONDS = 30.0
+LEASES_SECONDS = 60.0
 """All leases are counted again so often: one may have been claimed by hand, without a number."""
 
 
@@ -174,7 +174,7 @@ class Floors:
             self._floors.clear()
             self._unseen = {(place.queue, place.priority) for place in self._line}
             took = ended - began
-            again = ended + min(RESCAN_MOST_SECONDS, took * RESCAN_TIMES)
+            again = seldom(began, ended)
             self._rests_until = again if took > COSTLY_SECONDS else 0.0
             self._allowed = ended + min(RESCAN_SECONDS, took / RESCAN_SHARE)
             self._due = max(self._due, again)
@@ -219,6 +219,11 @@ class Floors:
         self._had = {queue: had.get(queue, 0.0) + counted[queue] for queue in {*had, *counted}}
 
 
+def seldom(began: float, ended: float, *, most: float = RESCAN_MOST_SECONDS) -> float:
+    """Say when a look that took so long is worth another one: few claims shall be as slow."""
+    return ended + min(most, (ended - began) * RESCAN_TIMES)
+
+
 class LeaseFloors:
     """From which number on live leases of keys and of queues are counted, where that is worth it.
 
@@ -247,8 +252,9 @@ class LeaseFloors:
     def learn(self, look: Look) -> None:
         """Learn from what a look took, and from what it told."""
         costly = look.took_us > max(COSTLY_US, COSTLY_KEY_US * (look.front + look.visited))
-        # One that is quick by what is known says nothing of one that knows nothing.
-        self._is_on = costly or (self._is_on and bool(self._floors))
+        # One that is quick by what is known, or counts none, says nothing of one that counts all.
+        counts_all = bool(look.leases) and not self._floors
+        self._is_on = costly or (self._is_on and not counts_all)
         for scope, name, floor in look.leases or ():
             self._floors.pop((scope, name), None)
             if floor is not None:

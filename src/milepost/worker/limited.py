@@ -11,7 +11,7 @@ from milepost.store import limits
 from milepost.store.jobs import Line
 from milepost.store.limits import STRIPES, Freed, Look, Reach
 from milepost.worker import Setup
-from milepost.worker.floors import Floors, LeaseFloors, Passed
+from milepost.worker.floors import Floors, LeaseFloors, Passed, seldom
 from milepost.worker.heartbeat import WorkerRow
 
 STRIPE_TRIES = 3
@@ -36,9 +36,9 @@ SWEEP = 256
 """How many jobs a look behind blocked ones examines, each of them."""
 SWEEPS, SWEEP_SHARE = 8, 0.05
 """Where nothing else may start, this many follow each other, for this share of the time."""
-SWEEP_TURN = 32
-"""One look in this many goes there though others find jobs; it takes one job, because older jobs of
-its key may be free by now."""
+SWEEP_TURN, SWEEP_MOST_SECONDS = 32, 20.0
+"""One look in this many goes there though others find jobs, or at least one in so long where that
+takes long; it takes one job, because older jobs of its key may be free by now."""
 NEWEST = 8
 """How many of the newest jobs have their keys looked at: a new job is found at once."""
 FREED_MOST = 1_000
@@ -82,7 +82,7 @@ class Sweep:
         self._swept = self._sweeps_all = False
         """Whether they have come to the end since a job was last taken or a lease ended, and
         whether those under way will have."""
-        self._due = 0.0
+        self._due = self._one_due = 0.0
 
     def free(self, keys: dict[Freed, None]) -> None:
         """Begin anew where leases have ended: jobs that were passed over may start."""
@@ -97,6 +97,14 @@ class Sweep:
         """Ask for them at once if they have not come to the end; False once they have."""
         self._due = 0.0
         return self.hides and not self._swept
+
+    def is_due_alone(self, now: float) -> bool:
+        """Tell whether it is time for one of them though others find jobs."""
+        return self.hides and now >= self._one_due
+
+    def took_alone(self, began: float, ended: float) -> None:
+        """Learn how long that one took."""
+        self._one_due = seldom(began, ended, most=SWEEP_MOST_SECONDS)
 
     def took(self, began: float, ended: float) -> None:
         """Learn how long they took."""
@@ -199,7 +207,8 @@ class LimitedLine:
         self._turn += 1
         self._leases.begin(now)
         sweep = self.sweep
-        self.takes_one = sweep.hides and not beyond and self._turn % SWEEP_TURN == 0
+        its_turn = not beyond and self._turn % SWEEP_TURN == 0
+        self.takes_one = its_turn and sweep.is_due_alone(now)
         sweep.is_on = sweep.hides and (beyond or self.takes_one)
         if sweep.is_on:
             # It goes on after a look from the floors or at the bottom; or it is in place of one.
@@ -263,6 +272,8 @@ class LimitedLine:
             ended_all = front_ended and look.whole and len(claims) < self._asked
             last = None if front_ended or look.last is None else look.last[:2]
             self.floors.learn(claims, came_to_end=ended_all, last=last, began=began, ended=ended)
+        if self.takes_one:
+            self.sweep.took_alone(began, ended)
         self.learn(look, reach, taken=len(claims))
 
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
