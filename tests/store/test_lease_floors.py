@@ -85,7 +85,7 @@ def test_leases_that_have_ended_cost_a_claim_nothing(database: Database, store: 
         old.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         old.execute("SELECT 1 FROM milepost.job")
         put(store, *["a"] * FORMER)
-        while claims := take(store, 200, None)[0]:
+        while claims := take(store, 200, [])[0]:
             store.settle(*((claim, GOOD) for claim in claims))
         put(store, "a", "a")
         [_], leases = take(store, 1, [])
@@ -110,12 +110,21 @@ def test_from_the_floor_on_the_limit_holds(store: Store, rule):
 
 
 @pytest.mark.parametrize("rule", [("job", "r"), ("queue", "default")], ids=["key", "queue"])
-def test_where_somebody_claimed_by_hand_no_floor_is_told_l8(store: Store, rule):
+def test_what_somebody_claimed_by_hand_is_counted_without_a_number_l8(store: Store, rule):
     store.run(rules.declare, {rule: Limit(most=2)})
-    first, *_ = put(store, "a", "a", "a")
-    store.rows(HAND.format(first))
+    put(store, "a", "a", "a")
+    [_], leases = take(store, 1, [])
+    store.rows(HAND.format(put(store, "b" if rule[0] == "queue" else "a")[0]))
+    # Of a queue, none of its leases may be without one: it is counted from the bottom.
+    assert take(store, 9, [one for one in leases if one[0] == "job"])[0] == []
+
+
+def test_leases_that_have_no_number_are_counted_next_to_those_that_have(store: Store):
+    store.run(rules.declare, {("job", "r"): Limit(most=2)})
+    put(store, *["a"] * 4)
+    assert len(take(store, 1, None)[0]) == 1
     [_], leases = take(store, 9, [])
-    assert leases == []
+    assert leases
     assert take(store, 9, leases)[0] == []
 
 

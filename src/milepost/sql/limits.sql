@@ -29,7 +29,10 @@ UPDATE job
        worker_id = :worker_id, actor = :worker_id,
        detail = CASE WHEN :alone::boolean THEN 'alone' END, phase = NULL,
        started_at = coalesce(started_at, {now}),
-       lease_seq = (SELECT nextval('queued_seq')), served = job.queue = ANY ((SELECT served FROM chosen)::text[])
+       lease_seq = CASE WHEN :leases::text IS NOT NULL OR (SELECT served FROM chosen) <> '{}'
+                        THEN (SELECT nextval('queued_seq')) END,
+       served = CASE WHEN (SELECT served FROM chosen) <> '{}'
+                     THEN job.queue = ANY ((SELECT served FROM chosen)::text[]) END
  WHERE job.ctid = ANY ((SELECT places FROM chosen, me)::tid[])
 RETURNING {columns:claim job. | job.deadline_at AS remaining_us
           | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)

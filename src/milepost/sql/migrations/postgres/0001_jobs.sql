@@ -26,7 +26,7 @@ CREATE TABLE job (
   id uuid NOT NULL,
   fence bigint NOT NULL DEFAULT 0,           -- grows by one with every claim
   queued_seq bigint NOT NULL DEFAULT nextval('queued_seq'),
-  lease_seq bigint,                          -- drawn from it by each claim under a limit
+  lease_seq bigint,                          -- drawn from it by some claims under a limit
   created_at timestamptz NOT NULL DEFAULT milepost_now(),
   due_at timestamptz,                        -- WAITING and RETRYING: when it goes on
   delay_us bigint,                           -- likewise: how long after its last entry, at least
@@ -89,8 +89,8 @@ CREATE INDEX job_claim ON job (queue, priority DESC, limit_key, queued_seq) WHER
 CREATE INDEX job_front ON job (queue, priority DESC, queued_seq, left(limit_key, 1))
   WHERE state = 'QUEUED' AND coalesce(limit_key, '') <> '';
 -- Live leases under a limit, of a key and of a queue. Not by state: the planner would count them by job_held. Claims
--- of one key, or of one such queue, follow each other, and draw growing numbers: who knows that those below a number
--- have ended passes them by, whatever an old snapshot keeps of them.
+-- of one key, or of one such queue, follow each other, and where they draw numbers those grow: who knows that all below
+-- a number have ended passes them by, whatever an old snapshot keeps of them.
 CREATE INDEX job_busy ON job (limit_key, lease_seq) WHERE worker_id IS NOT NULL AND limit_key IS NOT NULL;
 CREATE INDEX job_served ON job (queue, lease_seq) WHERE worker_id IS NOT NULL AND served;
 -- Those that hold the turn of an ordered key between two attempts.

@@ -236,10 +236,10 @@ END $$;
 -- asks locks their rows and moves them, in the same transaction, and until that has committed nobody else can add a
 -- lease under the keys of the stripes that are locked here. Leases are counted by a later statement than the one that
 -- locks: it sees all that was committed before. One plan serves all calls: to plan it takes longer than to run it.
--- Behind an old snapshot leases that have ended stay in their indexes. Whoever names `asked_leases` is told for each key
--- and each queue that was counted from which number on live ones stand, and gives that the next time: claims to come
--- draw larger ones. No number is told where a live lease has none: somebody claimed it by hand, or before its queue
--- had a limit.
+-- Behind an old snapshot leases that have ended stay in their indexes. Whoever names `asked_leases` has its own leases
+-- numbered, is told for each key and each queue that was counted from which number on live ones stand, and gives that
+-- the next time: claims to come draw larger ones. Those under keys that have no number are counted one by one. Leases
+-- of a queue with a limit are always numbered; no number is told while there are others, from before it had one.
 CREATE FUNCTION milepost_choose_limited(
     first_stripe integer, most_stripes integer, asked_queues text[], asked_priorities smallint[],
     asked_floors bigint[], asked_bottoms bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
@@ -431,15 +431,17 @@ BEGIN
       LEFT JOIN rule ON rule.scope = 'job' AND rule.name = milepost_rule_of(keys.key)
       LEFT JOIN known ON known.scope = 'job' AND known.key = keys.key
   ), counted AS MATERIALIZED (
-    SELECT limit_key AS key, count(*) AS live, count(lease_seq) AS numbered, min(lease_seq) AS first FROM job
+    SELECT limit_key AS key, count(*) AS live, min(lease_seq) AS first FROM job
      WHERE limit_key = ANY (ARRAY(SELECT key FROM keyed WHERE is_counted AND floor IS NULL)) AND worker_id IS NOT NULL
      GROUP BY limit_key
      UNION ALL
-    SELECT keyed.key, count(*), count(*), min(leased.lease_seq)
+    SELECT keyed.key, count(*), min(leased.lease_seq)
       FROM keyed CROSS JOIN LATERAL (
            SELECT job.lease_seq FROM job
             WHERE job.limit_key = keyed.key AND job.lease_seq >= keyed.floor AND job.worker_id IS NOT NULL
-            ORDER BY job.limit_key, job.lease_seq) AS leased
+            UNION ALL
+           SELECT job.lease_seq FROM job
+            WHERE job.limit_key = keyed.key AND job.lease_seq IS NULL AND job.worker_id IS NOT NULL) AS leased
      WHERE keyed.is_counted AND keyed.floor IS NOT NULL
      GROUP BY keyed.key
   ), turns AS MATERIALIZED (
@@ -561,13 +563,12 @@ BEGIN
              (SELECT queue::json -> 1 FROM seen WHERE place IS NULL),
              others,
              (SELECT json_agg(json_build_array(each.scope, each.key,
-                       CASE WHEN each.live = 0 THEN pg_sequence_last_value('queued_seq')
-                            WHEN each.live = each.numbered THEN each.first END))
-                FROM (SELECT 'job' AS scope, keyed.key, coalesce(counted.live, 0) AS live, counted.numbered, counted.first
+                       CASE WHEN each.is_known THEN coalesce(each.first, pg_sequence_last_value('queued_seq')) END))
+                FROM (SELECT 'job' AS scope, keyed.key, true AS is_known, counted.first
                         FROM keyed LEFT JOIN counted ON counted.key = keyed.key
                        WHERE keyed.is_counted
                        UNION ALL
-                      SELECT 'queue', busy.queue, busy.live, busy.numbered, busy.first FROM busy) AS each
+                      SELECT 'queue', busy.queue, busy.live = busy.numbered, busy.first FROM busy) AS each
                WHERE asked_leases IS NOT NULL)
            )::text AS look
   )
