@@ -31,7 +31,7 @@ COSTLY_US, COSTLY_KEY_US = 2_000, 50
 """A look that took longer in all, and for each job and key that it saw, counts dead leases."""
 LEASES_MOST = 500
 LEASES_SECONDS = 60.0
-"""All leases are counted again so often: one may have been claimed by hand, without a number."""
+"""All leases are counted again so often: one may have been claimed by hand, with an old number."""
 
 
 Place = tuple[str, int]
