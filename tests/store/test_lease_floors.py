@@ -39,8 +39,8 @@ def store(database: Database):
         yield store
 
 
-def take(store: Store, most: int, leases: list[LeaseFloor] | None):
-    """Claim, and tell the floors that the next claim is to be given."""
+def take(store: Store, most: int, leases: list[LeaseFloor] | None, drawn: int = 0):
+    """Claim, and tell the floors that the next claim is to be given, which drew a number before."""
     claims, look = store.run(
         limits.claim,
         worker_id="w1",
@@ -49,7 +49,7 @@ def take(store: Store, most: int, leases: list[LeaseFloor] | None):
         reach=replace(TOLD, leases=leases),
     )
     told = look.leases or ()
-    return claims, [(scope, name, floor) for scope, name, floor in told if floor is not None]
+    return claims, [(*place, floor or drawn) for *place, floor in told if floor is not None]
 
 
 def leases_read(database: Database, leases: list[LeaseFloor]) -> int:
@@ -87,7 +87,8 @@ def test_leases_that_have_ended_cost_a_claim_nothing(database: Database, store: 
         put(store, *["a"] * FORMER)
         while claims := take(store, 200, [])[0]:
             store.settle(*((claim, GOOD) for claim in claims))
-        put(store, "a", "a")
+        put(store, "a", "a", "a")
+        take(store, 1, [])
         [_], leases = take(store, 1, [])
         assert leases_read(database, []) >= FORMER
         assert leases_read(database, leases) <= 10

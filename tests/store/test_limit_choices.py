@@ -155,6 +155,7 @@ class Story:
         self.known: dict[tuple[str, str], Limit] = {}
         self.held: list[Any] = []
         self.leases: dict[tuple[str, str], int] = {}
+        self.drawn = 0
         store.worker(lease=9_999_999)
 
     def run(self) -> None:
@@ -203,7 +204,8 @@ class Story:
         )
         for scope, name, floor in look.leases or ():
             self.leases.pop((scope, name), None)  # None: jobs run that were claimed without a limit
-            self.leases.update({} if floor is None else {(scope, name): floor})
+            self.leases.update({} if floor is None else {(scope, name): floor or self.drawn})
+        self.drawn = look.drawn or self.drawn
         assert look.locked == STRIPES
         assert len(taken) <= most
         model.check(taken)

@@ -5,6 +5,8 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
+from msgspec.structs import replace
+
 from milepost.store.limits import Look
 from milepost.worker.floors import AGED, AT_ONCE, HINTS, LEASES_MOST, Floors, LeaseFloors
 from milepost.worker.loop import SWITCH_SECONDS, _short_switches
@@ -236,3 +238,17 @@ def test_floors_of_leases_are_dropped_where_somebody_claimed_by_hand_and_beyond_
     assert known == [list(many)[n] for n in range(9, LEASES_MOST + 9)]
     floors.learn(a_look(took_us=9_000, leases=(("job", "0/r/9", None),)))
     assert len(told(floors, 1.0) or ()) == LEASES_MOST - 1
+
+
+def test_where_no_lease_lives_they_are_counted_from_a_number_that_is_on_the_disk():
+    """A server that crashed may give numbers again of which nobody's claim was committed."""
+    floors = LeaseFloors()
+    floors.learn(a_look(took_us=9_000))
+    none_lives = (("job", "0/r/a", 0),)
+    floors.learn(replace(a_look(took_us=9_000, leases=none_lives), drawn=40))
+    assert told(floors, 1.0) == []
+    floors.learn(a_look(took_us=9_000, leases=none_lives))
+    assert told(floors, 1.0) == [("job", "0/r/a", 40)]
+    floors.forget()
+    floors.learn(a_look(took_us=9_000, leases=none_lives))
+    assert told(floors, 1.0) == []

@@ -36,7 +36,7 @@ UPDATE job
  WHERE job.ctid = ANY ((SELECT places FROM chosen, me)::tid[])
 RETURNING {columns:claim job. | job.deadline_at AS remaining_us
           | CASE WHEN :timed::boolean AND (job.due_at IS NOT NULL OR job.run_id IS NULL)
-            THEN coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}, units
+            THEN coalesce(job.due_at, job.created_at) END AS waited_us AS waited_us}, units, lease_seq
 ), clock_now AS MATERIALIZED (
   SELECT {now} AS now
 ), rated AS MATERIALIZED (
@@ -75,9 +75,10 @@ UPDATE run
   FROM new
  WHERE run.id = new.id
 )
--- The first row has the look, in place of an id.
+-- The first row has the look in place of an id, and the number of the leases.
 SELECT {columns:claim
        | coalesce((SELECT look FROM chosen), '[0, 0, 0, 0, null, null, null]') AS id
+       | (SELECT max(lease_seq) FROM taken) AS queued_seq
        | NULL::bigint AS remaining_us
        | NULL::bigint AS waited_us}
   FROM (VALUES (1)) AS one LEFT JOIN taken ON false

@@ -16,6 +16,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from milepost.limit import STRIPES, limit_key, stripe_of
 from milepost.records import Claim
@@ -30,6 +31,8 @@ _IN_ORDER = attrgetter("line", "seq", "number")
 _READ = 3
 """A job of the front is its rowid, its line and its units; then comes what a claim has of it."""
 _PLACES = map(Claim.__struct_fields__.index, ("queued_seq", "queue", "priority", "limit_key"))
+_NUMBER = Claim.__struct_fields__.index("queued_seq")
+"""Where the row of a look has the number of the leases."""
 _AS_CANDIDATE = itemgetter(0, 1, *(_READ + place for place in _PLACES), 2)
 
 
@@ -91,7 +94,10 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     others: bool = False
     """Whether another claim was choosing from a queue with a limit of its own."""
     leases: tuple[tuple[str, str, int | None], ...] | None = None
-    """From which number on live leases stand, where that was asked for; None: it is not known."""
+    """From which number on live leases stand, where that was asked for. None: it is not known; 0:
+    none lives."""
+    drawn: int | None = None
+    """The number of the leases that the claim took, if it drew one."""
 
     @property
     def whole(self) -> bool:
@@ -143,6 +149,8 @@ def claim(
     )
     told, *found = rows
     look = msgspec.json.decode(told[0], type=Look)
+    if len(told) > _NUMBER:
+        look = replace(look, drawn=told[_NUMBER])
     return (yield from claimed(found, worker_id=worker_id)), look
 
 

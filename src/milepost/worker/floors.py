@@ -235,6 +235,13 @@ class LeaseFloors:
         self._floors: dict[tuple[str, str], int] = {}
         self._is_on = False
         self._forgotten_at = 0.0
+        self._drawn: int | None = None
+        """The number of the last leases of its own: it is on the disk, and others are larger."""
+
+    def forget(self) -> None:
+        """Begin anew: another server may answer now, with other numbers."""
+        self._floors.clear()
+        self._drawn = None
 
     def begin(self, now: float) -> None:
         """Begin a look: now and then with none of them."""
@@ -255,10 +262,12 @@ class LeaseFloors:
         # One that is quick by what is known, or counts none, says nothing of one that counts all.
         counts_all = bool(look.leases) and not self._floors
         self._is_on = costly or (self._is_on and not counts_all)
-        for scope, name, floor in look.leases or ():
+        for scope, name, told in look.leases or ():
             self._floors.pop((scope, name), None)
+            floor = self._drawn if told == 0 else told
             if floor is not None:
                 self._floors[scope, name] = floor
+        self._drawn = look.drawn or self._drawn
         while len(self._floors) > LEASES_MOST:
             del self._floors[next(iter(self._floors))]
 

@@ -177,7 +177,7 @@ class LimitedLine:
         self._turn = self._probes = 0
         self._bottoms: dict[tuple[str, int], int] = {}
         """The number of the first job in line, by queue and priority: none waits below it."""
-        self._leases = LeaseFloors()
+        self.leases = LeaseFloors()
         self.sweep = Sweep()
         self.takes_one = False
         """Whether this look is for one job, however many slots are free."""
@@ -205,7 +205,7 @@ class LimitedLine:
         One look in so many goes there in any case.
         """
         self._turn += 1
-        self._leases.begin(now)
+        self.leases.begin(now)
         sweep = self.sweep
         its_turn = not beyond and self._turn % SWEEP_TURN == 0
         self.takes_one = its_turn and sweep.is_due_alone(now)
@@ -220,7 +220,7 @@ class LimitedLine:
 
     def reach(self, most: int) -> Reach:
         """Say how far to look for so many jobs, and from where on to count leases."""
-        return replace(self._reach(most), leases=self._leases.known)
+        return replace(self._reach(most), leases=self.leases.known)
 
     def _reach(self, most: int) -> Reach:
         if self.sweep.is_on:
@@ -279,7 +279,7 @@ class LimitedLine:
     def learn(self, look: Look, reach: Reach, *, taken: int) -> None:
         """Learn from how a look went."""
         self._learn_cost(look, taken=taken)
-        self._leases.learn(look)
+        self.leases.learn(look)
         self.sweep.learn(look, reach, taken=taken)
         self._learn_stripes(look, reach, taken=taken)
         if self.sweep.is_on:
@@ -379,9 +379,13 @@ class LimitedLooks:
             return [], True
         most = 1 if self.line.takes_one else most
         reach = self.line.reach(most)
-        claims, look = await self._driver.run(
-            limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
-        )
+        try:
+            claims, look = await self._driver.run(
+                limits.claim, worker_id=self._row.id, line=line, most=most, reach=reach, kinds=kinds
+            )
+        except Exception:
+            self.line.leases.forget()
+            raise
         self.line.looked(claims, look, reach, began=began, ended=self._clock.monotonic())
         if self._metrics is not None:
             self._metrics.looked(look, taken=len(claims))

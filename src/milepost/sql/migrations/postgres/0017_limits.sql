@@ -238,8 +238,10 @@ END $$;
 -- locks: it sees all that was committed before. One plan serves all calls: to plan it takes longer than to run it.
 -- Behind an old snapshot leases that have ended stay in their indexes. Whoever names `asked_leases` has its own leases
 -- numbered, is told for each key and each queue that was counted from which number on live ones stand, and gives that
--- the next time: claims to come draw larger ones. Those under keys that have no number are counted one by one. Leases
--- of a queue with a limit are always numbered; no number is told while there are others, from before it had one.
+-- the next time: claims to come draw larger ones. It is told 0 where none lives: any number that it has drawn before
+-- will do, because its claim is committed, and a server that crashes goes on behind it. Those under keys that have
+-- no number are counted one by one. Leases of a queue with a limit are always numbered; no number is told while there
+-- are others, from before it had one.
 CREATE FUNCTION milepost_choose_limited(
     first_stripe integer, most_stripes integer, asked_queues text[], asked_priorities smallint[],
     asked_floors bigint[], asked_bottoms bigint[], asked_kinds text[], asked_alone boolean, asked_front bigint, asked_visits bigint,
@@ -563,7 +565,7 @@ BEGIN
              (SELECT queue::json -> 1 FROM seen WHERE place IS NULL),
              others,
              (SELECT json_agg(json_build_array(each.scope, each.key,
-                       CASE WHEN each.is_known THEN coalesce(each.first, pg_sequence_last_value('queued_seq')) END))
+                       CASE WHEN each.is_known THEN coalesce(each.first, 0) END))
                 FROM (SELECT 'job' AS scope, keyed.key, true AS is_known, counted.first
                         FROM keyed LEFT JOIN counted ON counted.key = keyed.key
                        WHERE keyed.is_counted
