@@ -219,7 +219,8 @@ def test_a_handler_submits_what_a_submitter_may(staff: Company):
     @machine.job(retries=0)
     def submits(text: str) -> list[str]:
         once = note.options(unique="once", unique_for=60)
-        newest = note.options(unique="newest", on_conflict="replace")
+        # In a minute: this process also claims what is due.
+        newest = note.options(unique="newest", on_conflict="replace", start_in=60)
         made = [newest.submit(text), newest.submit(text), once.submit(text), once.submit(text)]
         return [job.id for job in made]
 
