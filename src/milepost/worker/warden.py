@@ -239,6 +239,9 @@ class Warden:
     def _obey(self, words: list[str]) -> None:
         name, number = words[0], int(words[1])
         if name == "watch":
+            self._reap()
+            if self._status is not None:
+                return  # it had ended before: that attempt has not begun
             self._number = number
             seconds, memory, cpu = words[2:]
             self._end_at = float("inf") if seconds == "-" else time.monotonic() + float(seconds)
