@@ -25,8 +25,6 @@ HINTS = 4
 REMEMBERED = 0.9
 FORGOTTEN = 0.1
 """The weight of the jobs that a queue was given, a look later; and below which it is dropped."""
-
-
 COSTLY_US, COSTLY_KEY_US = 2_000, 50
 """A look that took longer in all, and for each job and key that it saw, counts dead leases."""
 LEASES_MOST = 500
